@@ -85,6 +85,7 @@ void JobTrial::start(const DaemonConfig& config, const std::string& file, Done d
     loop_.post([this, error = std::move(error), done] {
       running_ = false;
       done(error);
+      if (stopped_) stopped_();
     });
   });
 }
@@ -108,9 +109,17 @@ std::optional<Error> JobTrial::run(const std::vector<std::string>& arguments) {
   return trial_error(end.kept, end.status);
 }
 
-void JobTrial::stop() {
+JobTrial::~JobTrial() {
   child_.kill();
   if (thread_.joinable()) thread_.join();
+}
+
+void JobTrial::stop(std::function<void()> done) {
+  child_.kill();
+  if (running_)
+    stopped_ = std::move(done);
+  else
+    loop_.post(std::move(done));
 }
 
 }  // namespace gossipd

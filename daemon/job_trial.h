@@ -24,15 +24,16 @@ class JobTrial {
   using Done = std::function<void(const std::optional<Error>&)>;
 
   explicit JobTrial(EventLoop& loop) : loop_(loop) {}
-  ~JobTrial() { stop(); }
+  ~JobTrial();  // waits for what runs
   JobTrial(const JobTrial&) = delete;
   JobTrial& operator=(const JobTrial&) = delete;
 
   [[nodiscard]] bool is_running() const { return running_; }
-  // While none runs. `done` is called once from the loop, unless stop() comes first. Codes
-  // "bad-job", "io-error".
+  // While none runs. `done` is called once from the loop. Codes "bad-job", "io-error", "stopping".
   void start(const DaemonConfig& config, const std::string& file, Done done);
-  void stop();  // kills what runs
+  // Kills what runs. `done` is called once from the loop when it has ended: one that sleeps in the
+  // kernel, as on a server that is silent, takes its time.
+  void stop(std::function<void()> done);
 
  private:
   [[nodiscard]] std::optional<Error> run(const std::vector<std::string>& arguments);
@@ -40,6 +41,7 @@ class JobTrial {
   EventLoop& loop_;
   std::thread thread_;
   bool running_ = false;
+  std::function<void()> stopped_;  // set once stop() was called
   ChildProcess child_;
 };
 

@@ -19,6 +19,7 @@ constexpr Duration stood_still_from = std::chrono::seconds(2);  // after the tim
 constexpr const char* part_peers = "connections to other nodes";
 constexpr const char* part_trainer = "the trainer";
 constexpr const char* part_disk = "the disk";
+constexpr const char* part_trial = "the trial of the next job";
 constexpr const char* part_rest = "REST requests under way";
 constexpr const char* part_metrics = "requests of metrics under way";
 
@@ -178,7 +179,6 @@ void NodeDriver::stop(const std::string& why) {
     service_.starting_again();
   else
     service_.stopping();
-  trial_.stop();
   // No event brings this answer any more, and REST would wait for it.
   if (next_job_ != JobHash{})
     answer_job_start(next_job_);
@@ -186,12 +186,13 @@ void NodeDriver::stop(const std::string& why) {
     answer_job_start(Error{"stopping",
                            "this node stops; gossipctl status says after a restart whether the "
                            "cluster has gone on to the job"});
-  parts_running_ = {part_peers, part_trainer, part_disk};
+  parts_running_ = {part_peers, part_trainer, part_disk, part_trial};
   if (rest_) parts_running_.insert(part_rest);
   if (metrics_) parts_running_.insert(part_metrics);
   transport_->stop([this] { stopped(part_peers); });
   training_->stop(model_stands, [this] { stopped(part_trainer); });
   disk_.after_all([this] { stopped(part_disk); });
+  trial_.stop([this] { stopped(part_trial); });
   if (rest_) rest_->stop([this] { stopped(part_rest); });
   if (metrics_) metrics_->stop([this] { stopped(part_metrics); });
 }

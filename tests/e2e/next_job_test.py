@@ -1,6 +1,7 @@
 """`gossipctl job start`: a cluster goes on to its next job, whoever dies or is away meanwhile."""
 
 import concurrent.futures
+import ctypes
 import glob
 import json
 import os
@@ -13,6 +14,8 @@ from cluster import FASHION_MNIST, ClusterTest, wait_for
 from slow_disk import Disk
 
 EXIT_TIMEOUT = 7
+PTRACE_SEIZE = 0x4206  # of <sys/ptrace.h>
+WALL = 0x40000000  # of <sys/wait.h>
 SHORT = {"budget_samples": 6_000, "warmup_samples": 500}
 
 
@@ -191,6 +194,16 @@ class NextJob(ClusterTest):
         first.kill()
         wait_for(f"the trial {trial} ends", lambda: self.trial_of(self.path("next.toml")) is None)
         self.assertIn("the daemon ended before it answered", asked.result().stderr)
+
+    def test_a_trial_that_cannot_be_killed_does_not_hold_up_a_stop_for_ever(self):
+        first = self.alone()
+        _, trial = self.held_trial(first)
+        # Who traces a process keeps its end from its parent, as does a sleep in the kernel.
+        if ctypes.CDLL(None).ptrace(PTRACE_SEIZE, trial, 0, 0) != 0:
+            self.skipTest("no process can be traced here")
+        self.assertEqual(1, first.terminate())
+        self.assertRegex(first.log(), "without waiting any longer for: the trial of the next job")
+        os.waitpid(trial, WALL)
 
     def alone(self, prepare=lambda node: None):
         node = self.cluster.founder(self.cluster.job(**SHORT))
