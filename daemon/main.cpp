@@ -315,6 +315,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
              "event=device device=cpu reason=" + log_quoted(why.text));
   print_invite(*plan, driver.address());
   loop.run();
+  if (driver.restart_wanted()) loop.run_ready();  // a SIGTERM while the log was flushed
   return end_of(driver, config, stop_asked.has_value(), arguments, program);
 }
 

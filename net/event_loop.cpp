@@ -47,6 +47,11 @@ bool EventLoop::run_until(const std::function<bool()>& condition, Duration limit
   return true;
 }
 
+void EventLoop::run_ready() {
+  impl_->io.restart();
+  impl_->io.poll();
+}
+
 void EventLoop::stop() { impl_->io.stop(); }
 
 void EventLoop::post(Task task) { asio::post(impl_->io, std::move(task)); }

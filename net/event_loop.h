@@ -32,6 +32,9 @@ class EventLoop {
   // has passed; returns whether it holds. For start-up, shutdown and tests.
   bool run_until(const std::function<bool()>& condition, Duration limit);
 
+  // Runs, after stop(), what is ready by now, and a signal that came until now.
+  void run_ready();
+
   void stop();           // any thread; run() returns soon
   void post(Task task);  // any thread; runs later on the loop, in order
   // Calls `handle` on the loop for each of these signals from now on; replaces their default

@@ -77,6 +77,20 @@ TEST_CASE("tasks posted by another thread run on the loop's thread in order") {
   CHECK(std::is_sorted(ran.begin(), ran.end()));
 }
 
+TEST_CASE("a signal that comes while the loop stops is not lost") {
+  EventLoop loop;
+  int signals = 0;
+  loop.on_signals({SIGUSR1}, [&](int) { ++signals; });
+  loop.post([&] {
+    REQUIRE(std::raise(SIGUSR1) == 0);
+    loop.stop();
+  });
+  loop.run();
+  CHECK(signals == 0);
+  loop.run_ready();
+  CHECK(signals == 1);
+}
+
 TEST_CASE("a signal becomes a call on the loop") {
   EventLoop loop;
   std::vector<int> signals;
