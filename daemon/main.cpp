@@ -28,6 +28,7 @@
 #include "daemon/log/log.h"
 #include "daemon/node_driver.h"
 #include "daemon/rest/serve.h"
+#include "daemon/service_manager.h"
 #include "daemon/start_plan.h"
 #include "models/data/count_epoch.h"
 #include "models/devices/blas.h"
@@ -212,6 +213,10 @@ Result<JobFile> first_segments(const std::string& job_name, const StateStore& st
   log_line(Level::info, "event=waiting-for-trainer socket=" + log_quoted(socket.path()) +
                             " hint=\"the first trainer's model is the cluster's: start it\"");
   flush_log();
+  {
+    EventLoop not_run;
+    ServiceManager(not_run, service_environment()).waits_for("a trainer at " + socket.path());
+  }
   const std::string list = format_segment_list(socket.first_schema().segments());
   const JobFile content = content_of_segment_list(list);
   const auto bytes = std::as_bytes(std::span(list));

@@ -81,6 +81,11 @@ void ServiceManager::ready() {
   on_watchdog();
 }
 
+void ServiceManager::waits_for(const std::string& what) {
+  send("READY=1\nSTATUS=waiting for " + printable(what).substr(0, status_bytes_max) +
+       (watched() ? "\nWATCHDOG_USEC=0" : ""));
+}
+
 void ServiceManager::status(const std::string& words) {
   const std::string line = printable(words).substr(0, status_bytes_max);
   if (line == status_) return;

@@ -12,6 +12,14 @@ import unittest
 
 from cluster import ClusterTest, free_port, wait_for
 
+EXTERNAL_JOB = """
+name = "mine"
+batch = 32
+budget_samples = 10000
+[model]
+kind = "external"
+"""
+
 
 class Manager:
     """The socket that NOTIFY_SOCKET names, read at once: what finds it full is lost."""
@@ -78,6 +86,18 @@ class Service(ClusterTest):
         self.assertEqual(periods, manager.said("WATCHDOG_USEC="))
         self.assertEqual(0, node.terminate())
         self.assertEqual(1, len(manager.said("STOPPING=1")))
+
+    def test_a_founder_that_waits_for_its_first_trainer_has_started_for_its_manager(self):
+        manager = self.with_manager("400000")
+        path = os.path.join(self.cluster.directory, "mine.toml")
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(EXTERNAL_JOB)
+        node = self.cluster.founder(path, shard="auto", data=None)
+        node.start()
+        wait_for("READY=1", lambda: manager.said("READY=1"))
+        said = ["READY=1", f"STATUS=waiting for a trainer at {node.state_dir}/trainer.sock"]
+        self.assertEqual([*said, "WATCHDOG_USEC=0"], manager.lines)
+        self.assertEqual(-signal.SIGTERM, node.terminate())
 
     def test_no_watchdog_and_no_manager_are_no_trouble(self):
         manager = self.with_manager("nonsense")
