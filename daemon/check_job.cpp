@@ -66,8 +66,10 @@ Result<std::string> step_words(const Job& job, GradientEngine& engine) {
     return Error{"bad-model",
                  "the loss of the first steps is not finite, before anything is trained; look at "
                  "mean and deviation of [data], and at the model"};
-  return format("# model: %llu parameters on %s\n",
-                static_cast<unsigned long long>(engine.schema().floats()),
+  std::uint64_t parameters = 0;  // without statistics, counters and gaps
+  for (const Segment& segment : engine.schema().segments())
+    if (segment.kind == SegmentKind::parameter) parameters += segment.size;
+  return format("# model: %llu parameters on %s\n", static_cast<unsigned long long>(parameters),
                 engine.device().c_str()) +
          format("# step: %.1f ms for %u samples, loss %.4f; memory %llu MB\n", ms, job.batch, loss,
                 static_cast<unsigned long long>(memory_mb()));

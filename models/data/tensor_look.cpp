@@ -18,15 +18,18 @@ struct Integers {
   std::int64_t largest = -1;
 };
 
+// Of one tensor.
+struct Bounds {
+  std::int64_t least = 0, largest = -1;
+};
+
 Error wrong(const std::string& path, const TensorEntry& tensor, const std::string& why) {
   return Error{"bad-data", path + ": tensor '" + tensor.name + "' " + why};
 }
 
-// Nothing: one of them is below 0.
-std::optional<std::int64_t> largest_in(const DataFile& file, const SafetensorsHeader& header,
-                                       const TensorEntry& tensor) {
+Bounds bounds_of(const DataFile& file, const SafetensorsHeader& header, const TensorEntry& tensor) {
   const std::uint64_t each = bytes_of(tensor.type);
-  std::int64_t largest = -1;
+  Bounds bounds;
   Bytes bytes(read_bytes);
   std::vector<std::int64_t> values;
   for (std::uint64_t at = tensor.begin; at < tensor.end;) {
@@ -37,11 +40,11 @@ std::optional<std::int64_t> largest_in(const DataFile& file, const SafetensorsHe
     values.resize(length / each);
     to_integers(tensor.type, piece.data(), values);
     const auto [least, most] = std::ranges::minmax(values);
-    if (least < 0) return std::nullopt;
-    largest = std::max(largest, most);
+    bounds.least = std::min(bounds.least, least);
+    bounds.largest = std::max(bounds.largest, most);
     at += length;
   }
-  return largest;
+  return bounds;
 }
 
 // Inputs and targets by name; of two others the larger one is the inputs.
@@ -94,7 +97,14 @@ std::optional<Error> count_in(const DataFile& file, const SafetensorsHeader& hea
                               const TensorEntry& tensor, bool may_be, bool test,
                               const std::string& what, Integers& integers) {
   if (!integers.all) return std::nullopt;
-  const auto largest = may_be ? largest_in(file, header, tensor) : std::nullopt;
+  const std::optional<Bounds> bounds =
+      may_be ? std::optional(bounds_of(file, header, tensor)) : std::nullopt;
+  // As many a library marks what is to be ignored; quantities would go on below.
+  if (bounds && bounds->least == -1 && !test && what == "classes")
+    return wrong(file.path(), tensor,
+                 "holds -1 beside integers from 0 on; leave out the samples that are to be ignored "
+                 "and number what is counted from 0 on, or write floats where they are quantities");
+  const auto largest = bounds && bounds->least >= 0 ? std::optional(bounds->largest) : std::nullopt;
   if (!largest && test)
     return wrong(file.path(), tensor,
                  "holds other numbers than integers from 0 on, which those of the training files "

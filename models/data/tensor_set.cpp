@@ -28,8 +28,9 @@ void check_range(std::span<const std::int64_t> values, std::int64_t bound, const
                  const char* of) {
   for (const std::int64_t value : values)
     if (value < 0 || value >= bound)
-      throw std::out_of_range(std::string(what) + " " + std::to_string(value) +
-                              " is not below the " + of + " of " + std::to_string(bound));
+      throw std::out_of_range(std::string(what) + " " + std::to_string(value) + " is not " +
+                              (value < 0 ? "from 0 on and " : "") + "below the " + of + " of " +
+                              std::to_string(bound));
 }
 
 void check_finite(std::span<const float> values, const char* what) {
@@ -103,8 +104,8 @@ std::optional<Error> TensorSet::append(DataFile file) {
                   (found->end - found->begin) / rows[i]};
   }
   if (rows[0] != rows[1])
-    return bad_data(path, "has " + std::to_string(rows[0]) + " inputs but " +
-                              std::to_string(rows[1]) + " targets");
+    return wrong_data(path, "has " + std::to_string(rows[0]) + " inputs but " +
+                                std::to_string(rows[1]) + " targets");
   if (rows[0] > samples_max - count()) return bad_data(path, "there are more than 2^32 samples");
   pairs_.push_back({std::move(file), columns[0], columns[1]});
   begins_.push_back(begins_.back() + rows[0]);
@@ -138,7 +139,7 @@ std::optional<Error> TensorSet::check(std::size_t pair) const {
       check_finite(floats[1], "target");
       if (spec_.probabilities) check_probabilities(floats[1]);
     } catch (const std::out_of_range& error) {
-      return bad_data(file.path(), "sample " + std::to_string(row) + ": " + error.what());
+      return wrong_data(file.path(), "sample " + std::to_string(row) + ": " + error.what());
     }
   }
   return std::nullopt;

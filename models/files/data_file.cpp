@@ -30,6 +30,10 @@ Error bad_data(const std::string& origin, const std::string& why) {
                                "; fetch the file again, or point --data at another directory"};
 }
 
+Error wrong_data(const std::string& origin, const std::string& why) {
+  return Error{"bad-data", origin + ": " + why + "; write the file again without that"};
+}
+
 Error bad_data(const std::string& origin, const DataError& error) {
   if (error.code() == data_unreadable) return Error{error.code(), error.what()};
   return bad_data(origin, std::string(error.what()));

@@ -34,6 +34,8 @@ class DataError : public std::runtime_error {
 };
 
 [[nodiscard]] Error bad_data(const std::string& origin, const std::string& why);
+// Of a whole file whose content is wrong: another copy would be, too.
+[[nodiscard]] Error wrong_data(const std::string& origin, const std::string& why);
 // Of a file that could not be read to its end, with the code of `error`.
 [[nodiscard]] Error bad_data(const std::string& origin, const DataError& error);
 // `hint`: where such files come from; may be empty.

@@ -51,6 +51,14 @@ void try_batch(const Job& job, Network& network, const Tensor& inputs, const Ten
         "gradients?");
 }
 
+// A batch norm has nothing to norm by.
+std::string way_out_of_one(const Job& job, const std::string& reason) {
+  if (reason.find("Expected more than 1 value per channel") == std::string::npos) return "";
+  const char* const key = job.batch == 1 ? "batch" : "micro_batch";
+  return std::string("; a batch norm needs two samples or more at once, so write ") + key +
+         " = 2 or more in the job";
+}
+
 // For the whole process. cuDNN chooses by rules instead of trying (benchmark): a batch changes its
 // size too often for that.
 void set_arithmetic(const TrainingSpec& training) {
@@ -433,7 +441,8 @@ Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const 
     return Error{job.model.kind == ModelSpec::Kind::torchscript ? "bad-model" : "no-device",
                  "the model cannot be trained on " + joined(*found) + ": " + sentence_of(error)};
   } catch (const std::exception& error) {
-    return Error{"bad-model", "the model cannot be trained: " + sentence_of(error)};
+    return Error{"bad-model", "the model cannot be trained: " + sentence_of(error) +
+                                  way_out_of_one(job, sentence_of(error))};
   }
   try {
     engine->connect_ranks();

@@ -30,6 +30,12 @@ net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
 torch.jit.script(net).save(sys.argv[1])
 """
 
+NORM = """
+import sys, torch
+net = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10))
+torch.jit.script(net).save(sys.argv[1])
+"""
+
 
 def safetensors(tensors):
     """A file of {name: (type, shape, bytes)}."""
@@ -152,6 +158,19 @@ class Init(ClusterTest):
         self.assertIn("no built-in model takes integers as inputs", done.stderr)
         model = self.own_model(EMBEDDING)
         self.assert_drafted(job, data, model, 466)
+
+    def test_a_batch_norm_has_no_parameters_in_its_statistics_and_wants_two_samples(self):
+        data, job, model = self.made("classes"), self.path("norm.toml"), self.own_model(NORM)
+        self.assert_drafted(job, data, model, 16 * 8 + 8 + 2 * 8 + 8 * 10 + 10)
+        with open(job, encoding="utf-8") as file:
+            draft = file.read()
+        single = "\n[training]\nmicro_batch = 1\n"
+        for size, more, key in ((1, "", "batch"), (32, single, "micro_batch")):
+            with open(job, "w", encoding="utf-8") as file:
+                file.write(re.sub(r"(?m)^batch = \d+", f"batch = {size}", draft) + more)
+            done = self.check(job, data)
+            self.assertEqual(EXIT_CONFIG, done.returncode, done.stdout)
+            self.assertIn(f"two samples or more at once, so write {key} = 2", done.stderr)
 
     def test_the_commands_it_prints_can_be_pasted_whatever_the_paths_are(self):
         data, job = self.path("it's my data"), self.path('job "1".toml')

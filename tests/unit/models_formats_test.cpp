@@ -384,12 +384,16 @@ TEST_CASE("Pairs of tensors that do not fit the job are refused, naming file, te
   CHECK(contains(
       refusal(safetensors({inputs, tensor<std::int64_t>("targets", TensorType::i64, {2}, {1, 3})}),
               "classes = 3\n"),
-      "sample 1: target 3 is not below the number of classes of 3"));
+      "sample 1: target 3 is not below the number of classes of 3; write the file again"));
+  CHECK(contains(
+      refusal(safetensors({inputs, tensor<std::int64_t>("targets", TensorType::i64, {2}, {1, -1})}),
+              "classes = 3\n"),
+      "sample 1: target -1 is not from 0 on and below the number of classes of 3"));
   CHECK(contains(
       refusal(safetensors({tensor<float>("inputs", TensorType::f32, {2, 2},
                                          {1, 2, 3, std::numeric_limits<float>::quiet_NaN()}),
                            targets})),
-      "sample 1: input holds NaN"));
+      "sample 1: input holds NaN or infinity, or more than a float can; write the file again"));
 }
 
 TEST_CASE("An epoch is counted without reading the values, and a whole load refuses them") {

@@ -203,6 +203,13 @@ TEST_CASE("Test files of other numbers than the training files are named") {
   CHECK(files.error().starts_with("test.safetensors: tensor 'targets' holds other numbers"));
 }
 
+TEST_CASE("A label that is to be ignored makes no quantities of the classes") {
+  Files files;
+  files.add("train.safetensors", of_integers({0, 7}, {0, 1, -1}));
+  CHECK(contains(files.error(), "'targets' holds -1 beside integers from 0 on; leave out"));
+  CHECK(contains(files.error(), "write floats where they are quantities"));
+}
+
 TEST_CASE("A class that only test files hold counts among the classes") {
   Files files;
   files.add("train.safetensors", of_floats(steps(1), {0, 1}));
