@@ -441,6 +441,24 @@ Look look_for_tokens(const std::string& directory) {
   return loaded(directory, spec, "uint16 tokens");
 }
 
+// What to do with files of other kinds.
+std::string way_to_convert(const std::vector<std::string>& files) {
+  const auto has = [&files](std::initializer_list<const char*> endings) {
+    return std::ranges::any_of(files, [&](const std::string& file) {
+      return std::ranges::any_of(endings, [&](const char* end) { return file.ends_with(end); });
+    });
+  };
+  if (has({".csv", ".tsv", ".npy", ".npz", ".parquet"}))
+    return "; read the file in Python and write train.safetensors with "
+           "safetensors.torch.save_file({\"inputs\": x, \"targets\": y}, NAME), a row of each for "
+           "a "
+           "sample";
+  if (has({".png", ".jpg", ".jpeg"}))
+    return "; put the images of each class into a folder of its own, train/CLASS/, or all into "
+           "train/ and write a job whose [data] has labels = \"file_name\" and class_names";
+  return "";
+}
+
 Error nothing_known(const std::string& directory) {
   if (const auto classes = folders_of_images(fs::path(directory) / "train"); classes.size() == 1)
     return Error{"no-data", directory + "/train: one class only, " + classes[0] +
@@ -464,8 +482,8 @@ Error nothing_known(const std::string& directory) {
                    (names.empty() ? "; gossipd knows " : ", and no files that gossipd knows: ") +
                    "train-images-idx3-ubyte and its labels (IDX), data_batch_1.bin (CIFAR), "
                    "train/CLASS/*.jpg or .png, *.safetensors "
-                   "with inputs and targets, *.txt, *.bin (uint16 tokens); models/README.md "
-                   "describes them"};
+                   "with inputs and targets, *.txt, *.bin (uint16 tokens)" +
+                   way_to_convert(files) + "; models/README.md describes them"};
 }
 
 }  // namespace

@@ -246,11 +246,15 @@ class Init(ClusterTest):
 
     def test_nothing_is_written_over_and_what_is_unknown_is_named(self):
         write(self.path("odd", "notes.md"), b"nothing")
+        write(self.path("table", "all.csv"), b"1,2,0")
+        write(self.path("flat", "cat.0.png"), b"no image")
         write(self.path("precious.toml"), b"precious")
         out = ("-o", self.path("precious.toml"))
         for words, said in (
             (["--data", DATA, *out], "--force"),
             (["--data", self.path("odd")], "holds notes.md, and no files that gossipd knows"),
+            (["--data", self.path("table")], "safetensors.torch.save_file"),
+            (["--data", self.path("flat")], "put the images of each class into a folder of its"),
             (["--data", self.path("none")], "is no directory"),
             (["--data", DATA, "--model", self.path("none.pt")], "none.pt: is no file"),
             (["--data", DATA, "--model", TEXT], "GPL-3: is no TorchScript model"),
