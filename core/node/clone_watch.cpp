@@ -47,6 +47,7 @@ Cloned CloneWatch::meet(const Hello& other, const Endpoint& own, const Endpoint&
 CloneWatch::Verdict CloneWatch::on_notice(const Cloned& notice, NodeId said_by, Company others,
                                           Instant now) {
   if (notice.keeps == instance_) {
+    noticed_ = now;
     const std::string words = "another process with this node's id was met at " +
                               to_string(notice.other) + ", and is to take a new id";
     return std::exchange(words_, words) == words ? Verdict::nothing : Verdict::keeps;
@@ -63,8 +64,9 @@ CloneWatch::Verdict CloneWatch::on_notice(const Cloned& notice, NodeId said_by, 
   return enough || goes_on ? Verdict::gives_up : Verdict::nothing;
 }
 
-bool CloneWatch::is_cloned(NodeId id) const {
-  return id == self_ ? !words_.empty() && former_ == NodeId{} : instances_.is_cloned(id);
+bool CloneWatch::is_cloned(NodeId id, Instant now) const {
+  if (id != self_) return instances_.is_cloned(id);
+  return noticed_ && now - *noticed_ < shown_for && former_ == NodeId{};
 }
 
 }  // namespace gossipd

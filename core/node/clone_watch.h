@@ -31,6 +31,7 @@ class CloneWatch {
   // Members that must say so before this process gives its id up.
   static constexpr std::size_t witnesses_min = 2;
   static constexpr Duration between_ids = std::chrono::minutes(1);
+  static constexpr Duration shown_for = std::chrono::minutes(10);
   // So long must one go on saying so where members that nobody reaches are thought to be alive.
   static constexpr Duration lone_witness_after = std::chrono::minutes(1);
 
@@ -79,7 +80,9 @@ class CloneWatch {
     return former_ == NodeId{} || now - started_ >= between_ids;
   }
 
-  [[nodiscard]] bool is_cloned(NodeId id) const;
+  // Of this node's own id: within `shown_for` of the last notice, by when the other process has
+  // taken a new one.
+  [[nodiscard]] bool is_cloned(NodeId id, Instant now) const;
   // For the operator: which other process uses, or used, this node's id; empty: none.
   [[nodiscard]] const std::string& words() const { return words_; }
 
@@ -92,6 +95,7 @@ class CloneWatch {
   std::set<NodeId> witnesses_;  // members that say that this process gives its id up; at most
                                 // witnesses_min
   std::optional<Instant> lone_since_;  // when one said so while no other was linked
+  std::optional<Instant> noticed_;     // that another process has this id and is to give it up
   std::string words_;
 };
 

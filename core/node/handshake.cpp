@@ -95,7 +95,9 @@ std::optional<Error> Conductor::check_hello(const Hello& hello) const {
   if (hello.job != JobHash{} && state_.job != JobHash{} && hello.job != state_.job)
     return Error{"job-mismatch",
                  "job " + to_hex(hello.job) + " meets job " + to_hex(state_.job) +
-                     "; start without --job to take the cluster's, or found a cluster of your own"};
+                     ", which differ in a word of the file or in the budget (`epochs` are counted "
+                     "in each node's own data; gossipctl job shows both); start without --job to "
+                     "take the cluster's, or found a cluster of your own"};
   return std::nullopt;
 }
 

@@ -159,7 +159,7 @@ std::vector<MemberView> Conductor::members(Instant now) const {
     if (entry.record.state == MemberState::forgotten) continue;
     MemberView& member = views.emplace_back(member_view(entry, now));
     member.self = id == state_.id;
-    member.cloned = clones_.is_cloned(id);
+    member.cloned = clones_.is_cloned(id, now);
     member.finds_us = dialer_.reach().answers_to(id);
     if (const Reach::Finding* finding = dialer_.reach().finding(id); finding != nullptr)
       member.answers_us = finding->answers, member.no_answer = finding->reason;

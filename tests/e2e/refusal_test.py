@@ -55,6 +55,7 @@ class Refusal(ClusterTest):
         stranger = self.cluster.joiner("box2", self.first, "--job", other).start()
         self.assert_said(stranger, "job-mismatch")
         self.assert_said(self.first, "job-mismatch")
+        self.assert_said(stranger, "in the budget (`epochs` are counted in each node's own data")
         self.assertNotEqual("training", stranger.status()["phase"])
         self.assert_apart(stranger)
 

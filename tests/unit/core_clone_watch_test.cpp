@@ -27,7 +27,7 @@ TEST_CASE("of two living processes the one that started earlier keeps the id, an
   CloneWatch watch(own, 1, NodeId{}, Instant{});
   CHECK(watch.hear(hello(peer, earlier)) == Heard::alone);
   CHECK(watch.hear(hello(peer, later)) == Heard::alone);  // a restart
-  CHECK_FALSE(watch.is_cloned(peer));
+  CHECK_FALSE(watch.is_cloned(peer, Instant{}));
   CHECK(watch.hear(hello(peer, earlier)) == Heard::again);
   const auto proof = watch.on_proof_of_life(hello(peer, earlier), here, there);
   CHECK(proof.two);
@@ -36,7 +36,7 @@ TEST_CASE("of two living processes the one that started earlier keeps the id, an
   CHECK(proof.notice.gives_up == later);
   CHECK(proof.notice.keeper == here);
   CHECK(proof.notice.other == there);
-  CHECK(watch.is_cloned(peer));
+  CHECK(watch.is_cloned(peer, Instant{}));
   CHECK(watch.hear(hello(peer, later)) == Heard::outlived);
   const Cloned outlived = watch.outlived(hello(peer, later), there);
   CHECK(outlived.keeps == earlier);
@@ -91,17 +91,21 @@ TEST_CASE("one member that goes on saying so for a minute is believed, if no oth
 
 TEST_CASE("the process that keeps its id says so once, and its view shows it") {
   CloneWatch watch(own, earlier, NodeId{}, Instant{});
-  CHECK_FALSE(watch.is_cloned(own));
+  CHECK_FALSE(watch.is_cloned(own, Instant{}));
   CHECK(watch.on_notice(notice(earlier, later), peer, {1, 1}, Instant{}) == Verdict::keeps);
   CHECK(watch.on_notice(notice(earlier, later), peer, {1, 1}, Instant{}) == Verdict::nothing);
-  CHECK(watch.is_cloned(own));
+  CHECK(watch.is_cloned(own, Instant{}));
   CHECK(watch.words().find("there") != std::string::npos);
+  const Instant again = Instant{} + std::chrono::minutes(5);
+  CHECK(watch.on_notice(notice(earlier, later), peer, {1, 1}, again) == Verdict::nothing);
+  CHECK(watch.is_cloned(own, again + CloneWatch::shown_for - std::chrono::seconds(1)));
+  CHECK_FALSE(watch.is_cloned(own, again + CloneWatch::shown_for));  // by then it is over
 }
 
 TEST_CASE("a process that gave its former id up says so, and is no clone any more") {
   const CloneWatch watch(own, later, NodeId{9}, Instant{});
   CHECK(watch.words().find(to_hex(NodeId{9})) != std::string::npos);
-  CHECK_FALSE(watch.is_cloned(own));
+  CHECK_FALSE(watch.is_cloned(own, Instant{}));
 }
 
 TEST_CASE("an id that was taken up a moment ago is kept: the other process may be invented") {
