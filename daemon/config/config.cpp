@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <sstream>
 
@@ -248,15 +247,16 @@ std::optional<Error> check_device(const std::string& device) {
 }
 
 std::optional<Error> check_name(const std::string& name) {
-  const auto in_word = [](char c) {  // letters of all scripts
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || static_cast<unsigned char>(c) > 127;
-  };
-  const bool fits = std::ranges::all_of(
-      name, [&](char c) { return in_word(c) || c == '-' || c == '_' || c == '.'; });
-  if (!name.empty() && (!fits || !in_word(name.front()) || printable(name) != name))
+  const bool spoils_lines = std::ranges::any_of(name, [](char c) {
+    return static_cast<unsigned char>(c) <= 0x20 || c == '"' || c == '=' || c == ',';
+  });
+  if (spoils_lines || printable(name) != name)
     return bad_config("name: '" + name +
-                      "' holds what a shell, a list or a path reads as something else; use "
-                      "letters, digits, '-', '_' and '.', with a letter or a digit first");
+                      "' holds a space, a quote, ',', '=' or a control character; use letters, "
+                      "digits, '-' and '.'");
+  if (name.starts_with('-') || name == "*" || name == "." || name == "..")
+    return bad_config("name: '" + name +
+                      "' reads as an option, a path or every name; begin with a letter");
   if (name.size() > name_bytes_max)
     return bad_config("name: is longer than " + std::to_string(name_bytes_max) +
                       " bytes; shorten it");

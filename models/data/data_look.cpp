@@ -12,6 +12,7 @@
 #include "models/data/idx.h"
 #include "models/data/image_files.h"
 #include "models/data/tensor_look.h"
+#include "models/data/unknown_data.h"
 #include "models/files/data_file.h"
 #include "models/job/data_names.h"
 
@@ -23,7 +24,6 @@ namespace fs = std::filesystem;
 using Kind = DataSpec::Kind;
 using Look = std::optional<Result<DataLook>>;  // nothing: the directory holds no such files
 
-constexpr std::size_t entries_shown = 8;
 constexpr std::size_t moments_samples = 512;                  // looked at, and more of tensors:
 constexpr std::size_t moments_values = std::size_t{1} << 22;  // those with so many values
 // With a mean and a deviation each: so many have room in a job, with as many digits as they take.
@@ -441,49 +441,12 @@ Look look_for_tokens(const std::string& directory) {
   return loaded(directory, spec, "uint16 tokens");
 }
 
-// What to do with files of other kinds.
-std::string way_to_convert(const std::vector<std::string>& files) {
-  const auto has = [&files](std::initializer_list<const char*> endings) {
-    return std::ranges::any_of(files, [&](const std::string& file) {
-      return std::ranges::any_of(endings, [&](const char* end) { return file.ends_with(end); });
-    });
-  };
-  if (has({".csv", ".tsv", ".npy", ".npz", ".parquet"}))
-    return "; read the file in Python and write train.safetensors with "
-           "safetensors.torch.save_file({\"inputs\": x, \"targets\": y}, NAME), a row of each for "
-           "a "
-           "sample";
-  if (has({".png", ".jpg", ".jpeg"}))
-    return "; put the images of each class into a folder of its own, train/CLASS/, or all into "
-           "train/ and write a job whose [data] has labels = \"file_name\" and class_names";
-  return "";
-}
-
 Error nothing_known(const std::string& directory) {
   if (const auto classes = folders_of_images(fs::path(directory) / "train"); classes.size() == 1)
     return Error{"no-data", directory + "/train: one class only, " + classes[0] +
                                 "/; a model learns to tell two or more apart: give each class a "
                                 "folder of its images"};
-  std::vector<std::string> names = names_in(directory, true);
-  for (std::string& name : names) name += '/';
-  const std::vector<std::string> files = names_in(directory, false);
-  names.insert(names.end(), files.begin(), files.end());
-  std::error_code ignored;
-  const bool is_empty = fs::is_empty(directory, ignored);
-  std::string seen = !names.empty() ? "holds "
-                     : is_empty     ? "is empty"
-                                    : "holds neither a file nor a directory";
-  for (std::size_t i = 0; i < std::min(names.size(), entries_shown); ++i)
-    seen += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > entries_shown)
-    seen += " and " + std::to_string(names.size() - entries_shown) + " more";
-  return Error{"no-data",
-               directory + ": " + seen +
-                   (names.empty() ? "; gossipd knows " : ", and no files that gossipd knows: ") +
-                   "train-images-idx3-ubyte and its labels (IDX), data_batch_1.bin (CIFAR), "
-                   "train/CLASS/*.jpg or .png, *.safetensors "
-                   "with inputs and targets, *.txt, *.bin (uint16 tokens)" +
-                   way_to_convert(files) + "; models/README.md describes them"};
+  return unknown_data(directory, names_in(directory, true), names_in(directory, false));
 }
 
 }  // namespace

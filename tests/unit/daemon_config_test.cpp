@@ -83,10 +83,10 @@ TEST_CASE("paths in a node file are relative to that file") {
   CHECK(joins->config.join.size() == 2);
 }
 
-TEST_CASE("a name is a word of a list, of a path and of a shell") {
-  for (const char* name : {"*", "..", "a/b", "-x", "n1,n2", "a:1", "~a", ".hidden", "$(x)"}) {
+TEST_CASE("a name that reads as a list, an option or every name is refused") {
+  for (const char* name : {"n1,n2", "-x", "*", "..", "a b"}) {
     CAPTURE(name);
-    CHECK(mentions(mistake({"--name=" + std::string(name)}), "a letter or a digit first"));
+    CHECK(mentions(mistake({"--name=" + std::string(name)}), "name: '" + std::string(name) + "' "));
   }
   for (const char* name : {"box-1.lan", "gpu_2", "7", "büro"})
     CHECK(read({"--name", name})->config.name == name);

@@ -1,0 +1,55 @@
+#include "models/data/unknown_data.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+#include <utility>
+
+namespace gossipd {
+namespace {
+
+constexpr std::size_t entries_shown = 8;
+
+// What to do with files of other kinds.
+std::string way_to_convert(const std::vector<std::string>& files) {
+  const auto has = [&files](std::initializer_list<const char*> endings) {
+    return std::ranges::any_of(files, [&](const std::string& file) {
+      return std::ranges::any_of(endings, [&](const char* end) { return file.ends_with(end); });
+    });
+  };
+  if (has({".csv", ".tsv", ".npy", ".npz", ".parquet"}))
+    return "; read the file in Python and write train.safetensors with "
+           "safetensors.torch.save_file({\"inputs\": x, \"targets\": y}, NAME), a row of each for "
+           "a sample";
+  if (has({".png", ".jpg", ".jpeg"}))
+    return "; put the images of each class into a folder of its own, train/CLASS/, or all into "
+           "train/ and write a job whose [data] has labels = \"file_name\" and class_names";
+  return "";
+}
+
+}  // namespace
+
+Error unknown_data(const std::string& directory, std::vector<std::string> folders,
+                   const std::vector<std::string>& files) {
+  std::vector<std::string> names = std::move(folders);
+  for (std::string& name : names) name += '/';
+  names.insert(names.end(), files.begin(), files.end());
+  std::error_code ignored;
+  const bool is_empty = std::filesystem::is_empty(directory, ignored);
+  std::string seen = !names.empty() ? "holds "
+                     : is_empty     ? "is empty"
+                                    : "holds neither a file nor a directory";
+  for (std::size_t i = 0; i < std::min(names.size(), entries_shown); ++i)
+    seen += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > entries_shown)
+    seen += " and " + std::to_string(names.size() - entries_shown) + " more";
+  return Error{"no-data",
+               directory + ": " + seen +
+                   (names.empty() ? "; gossipd knows " : ", and no files that gossipd knows: ") +
+                   "train-images-idx3-ubyte and its labels (IDX), data_batch_1.bin (CIFAR), "
+                   "train/CLASS/*.jpg or .png, *.safetensors "
+                   "with inputs and targets, *.txt, *.bin (uint16 tokens)" +
+                   way_to_convert(files) + "; models/README.md describes them"};
+}
+
+}  // namespace gossipd
