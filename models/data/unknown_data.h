@@ -1,5 +1,5 @@
-// models/data/unknown_data.h - what to say of a directory without data that gossipd knows, and how to
-// make it some. Pure, but for a look whether it is empty.
+// models/data/unknown_data.h - what to say of a directory without data that gossipd knows, and how
+// to make it some. Pure, but for a look whether it is empty.
 #pragma once
 
 #include <string>
