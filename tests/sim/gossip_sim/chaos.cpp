@@ -268,8 +268,11 @@ void Chaos::calm() {
   for (std::size_t i = 0; i < nodes(); ++i) {
     if (!cluster_.alive(i)) continue;
     const Phase phase = cluster_.node(i).phase();
-    // Also one that will be paused once it has found the others.
-    cluster_.act(i, [](Node& node, Instant local) { (void)node.resume(local); });
+    // Also one that will be paused once it has found the others; one that has left keeps its pause.
+    const auto resume = [&] {
+      cluster_.act(i, [](Node& node, Instant local) { (void)node.resume(local); });
+    };
+    resume();
     if (!knows_nobody_alive(i) && (phase != Phase::left || (others_have_model(i) && chance(0.5))))
       continue;
     auto seed = pick([&](std::size_t other) { return other != i && has_model(other); });
@@ -279,6 +282,7 @@ void Chaos::calm() {
     cluster_.act(i, [&](Node& node, Instant local) {
       (void)node.join({VirtualCluster::endpoint(*seed)}, local);
     });
+    resume();
   }
 }
 
