@@ -193,7 +193,7 @@ class ExchangeRound {
   [[nodiscard]] Trigger::Decision decision_for(const RoundLink&, const RoundContext&);
   [[nodiscard]] bool pauses_among_training(const RoundLink&, const RoundContext&) const;
   [[nodiscard]] Duration usual_spacing() const;
-  [[nodiscard]] Step spoken_step(NodeId peer) const;
+  [[nodiscard]] Step steps_since_spoken(NodeId peer) const;
   [[nodiscard]] bool ends_apart(const RoundLink&, const RoundContext&) const;
   [[nodiscard]] bool peer_waits(const RoundLink&, const Directory&) const;
   [[nodiscard]] bool is_last_step(const std::map<NodeId, Step>& steps, NodeId peer) const {

@@ -140,9 +140,9 @@ Duration ExchangeRound::usual_spacing() const {
   return spacing > 0 ? std::min(from_seconds(spacing), policy_.heartbeat) : policy_.heartbeat;
 }
 
-Step ExchangeRound::spoken_step(NodeId peer) const {
+Step ExchangeRound::steps_since_spoken(NodeId peer) const {
   const auto found = by_link_.spoken.find(peer);
-  return found == by_link_.spoken.end() ? 0 : found->second;
+  return last_.step - (found == by_link_.spoken.end() ? 0 : std::min(last_.step, found->second));
 }
 
 // One of the two waits with its final model until they are one.
@@ -192,9 +192,8 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const Round
   state.change = link.counters().change;
   state.owes_keyframes = link.owes_keyframes();
   state.due = due;
-  const Step since_spoken = last_.step - std::min(last_.step, spoken_step(item.peer));
-  state.steps_since_spoken =
-      static_cast<Step>(static_cast<double>(since_spoken) * peer_pace(item, last_.step_seconds));
+  state.steps_since_spoken = static_cast<Step>(static_cast<double>(steps_since_spoken(item.peer)) *
+                                               peer_pace(item, last_.step_seconds));
   return trigger_.decide(state);
 }
 
@@ -269,8 +268,8 @@ std::span<const float> ExchangeRound::drift(const RoundContext& context) const {
 
 OuterStep ExchangeRound::outer_step(const RoundLink& item, const RoundContext& context) const {
   if (!context.is_training()) return {};
-  const Step silent = last_.step - std::min(last_.step, spoken_step(item.peer));
-  const bool brings = brings_momentum(policy_, item, silent, last_.step_seconds);
+  const bool brings =
+      brings_momentum(policy_, item, steps_since_spoken(item.peer), last_.step_seconds);
   return {
       .share =
           brings ? momentum_share(policy_, item, count_open(context.links), last_.step_seconds) : 0,

@@ -128,14 +128,17 @@ TEST_CASE("curvature and loss trust keep the cluster together") {
 // Every step of every node adds this to every value.
 constexpr float stride = 1e-3f;
 
-VirtualCluster striding(std::size_t nodes, double momentum, Duration latency) {
+// `steps`: how long one takes, of each node; the first one founds.
+VirtualCluster striding(const std::vector<Duration>& steps, double momentum = 0.5,
+                        Duration latency = 1ms) {
   const Schema schema = schema_of({600, 2000});
   VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
     for (float& value : x) value += stride;
   });
-  for (std::size_t i = 0; i < nodes; ++i) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
     NodeOptions options = with_model(schema, 0);
     if (i > 0) options.seeds = {0};
+    options.step_time = steps[i];
     options.exchange.outer_momentum = momentum;
     options.loss = 1;
     cluster.add(options);
@@ -144,8 +147,21 @@ VirtualCluster striding(std::size_t nodes, double momentum, Duration latency) {
   return cluster;
 }
 
+// Of the mean model, in strides for each step of the mean node.
+double pace_of(VirtualCluster& cluster, Duration settling, Duration time) {
+  const auto steps = [&cluster] {
+    double sum = 0;
+    for (std::size_t i = 0; i < cluster.size(); ++i) sum += static_cast<double>(cluster.steps(i));
+    return sum / static_cast<double>(cluster.size());
+  };
+  cluster.run_for(settling);
+  const double from = cluster.mean()[0], before = steps();
+  cluster.run_for(time);
+  return (cluster.mean()[0] - from) / (steps() - before) / stride;
+}
+
 TEST_CASE("a neighbour of which nothing is taken does not slow a node down") {
-  VirtualCluster cluster = striding(2, 0.5, 1ms);
+  VirtualCluster cluster = striding({10ms, 10ms});
   NodeOptions options = with_model(schema_of({600, 2000}), 0);
   options.seeds = {0};
   options.loss = 100;
@@ -168,14 +184,11 @@ TEST_CASE("a neighbour of which nothing is taken does not slow a node down") {
 
 TEST_CASE("outer momentum does not change the pace of what the nodes have in common") {
   const auto pace = [](double momentum, Duration latency = 1ms) {
-    VirtualCluster cluster = striding(4, momentum, latency);
-    cluster.run_for(10s);
-    const double from = cluster.mean()[0];
-    const Step steps = cluster.steps(0);
-    cluster.run_for(20s);
+    VirtualCluster cluster = striding({10ms, 10ms, 10ms, 10ms}, momentum, latency);
+    const double moved = pace_of(cluster, 10s, 20s);
     CHECK(cluster.consensus_distance() <
           0.1);  // each value moves 0.25 until the sparse codec has told of it
-    return (cluster.mean()[0] - from) / static_cast<double>(cluster.steps(0) - steps) / stride;
+    return moved;
   };
   // The far line has a round trip of four periods of 8 steps of 10 ms: its momentum is 0.7.
   const double none = pace(0), near = pace(0.5), far = pace(0.5, 160ms);
@@ -189,30 +202,14 @@ TEST_CASE("outer momentum does not change the pace of what the nodes have in com
 TEST_CASE("nor does it at unlike speeds, whoever opens the exchanges") {
   for (const std::vector<int>& steps_ms : std::vector<std::vector<int>>{
            {40, 10}, {10, 80}, {80, 10}, {80, 80, 10, 10}, {80, 10, 10, 10}}) {
-    const Schema schema = schema_of({600, 2000});
-    VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
-      for (float& value : x) value += stride;
-    });
+    std::vector<Duration> steps;
     std::string speeds;
-    for (std::size_t i = 0; i < steps_ms.size(); ++i) {
-      NodeOptions options = with_model(schema, 0);
-      if (i > 0) options.seeds = {0};
-      options.step_time = std::chrono::milliseconds(steps_ms[i]);
-      options.loss = 1;
-      cluster.add(options);
-      speeds += std::to_string(steps_ms[i]) + " ";
+    for (const int ms : steps_ms) {
+      steps.push_back(std::chrono::milliseconds(ms));
+      speeds += std::to_string(ms) + " ";
     }
-    cluster.set_latency(1ms);
-    const auto steps = [&] {
-      double sum = 0;
-      for (std::size_t i = 0; i < steps_ms.size(); ++i)
-        sum += static_cast<double>(cluster.steps(i));
-      return sum / static_cast<double>(steps_ms.size());
-    };
-    cluster.run_for(20s);
-    const double from = cluster.mean()[0], before = steps();
-    cluster.run_for(60s);
-    const double pace = (cluster.mean()[0] - from) / (steps() - before) / stride;
+    VirtualCluster cluster = striding(steps);
+    const double pace = pace_of(cluster, 20s, 60s);
     std::printf("steps of %sms: %.3f of the pace of the gradients\n", speeds.c_str(), pace);
     CAPTURE(speeds);
     CHECK(pace == doctest::Approx(1).epsilon(0.03));
@@ -222,17 +219,7 @@ TEST_CASE("nor does it at unlike speeds, whoever opens the exchanges") {
 // The slow one looks at every second of its steps only, so half as often remains.
 TEST_CASE("how often two unlike boxes exchange depends little on which of them opens") {
   const auto exchanges = [](Duration founder, Duration other) {
-    const Schema schema = schema_of({600, 2000});
-    VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
-      for (float& value : x) value += stride;
-    });
-    for (const bool first : {true, false}) {
-      NodeOptions options = with_model(schema, 0);
-      if (!first) options.seeds = {0};
-      options.step_time = first ? founder : other;
-      cluster.add(options);
-    }
-    cluster.set_latency(1ms);
+    VirtualCluster cluster = striding({founder, other});
     cluster.run_for(40s);
     REQUIRE(cluster.view(0).links.size() == 1);
     return static_cast<double>(cluster.view(0).links[0].counters.turns_spoken);
@@ -278,7 +265,7 @@ TEST_CASE("a paused node sends no more than one that trains") {
 }
 
 TEST_CASE("a frozen neighbour brings no outer momentum, and own steps count in full meanwhile") {
-  VirtualCluster cluster = striding(2, 0.5, 1ms);
+  VirtualCluster cluster = striding({10ms, 10ms});
   cluster.run_for(10s);
   cluster.freeze(1, 10s);
   cluster.run_for(1s);

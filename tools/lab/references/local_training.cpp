@@ -171,11 +171,11 @@ void RoundTraining::exchange() {
   const bool last = exhausted(), averages = last && final_average();
   if (averages) each_->pay_back(changes_);
   (averages ? *last_ : *each_).run(changes_, [this, last] {
-    Vector statistics = statistics_of(schema(), shared_);
+    const Vector before = statistics_of(schema(), shared_);
     const Vector moved = statistics_of(schema(), changes_[0]);
-    for (std::size_t k = 0; k < moved.size(); ++k) statistics[k] += moved[k];
     outer_step(changes_[0]);
-    set_statistics(schema(), statistics, shared_);
+    set_statistics(schema(), before, shared_);
+    add_to_statistics(schema(), moved, shared_);
     for (std::size_t i = 0; i < nodes(); ++i) x(i) = shared_;
     if (!last) begin_round();
   });
