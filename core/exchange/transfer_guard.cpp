@@ -76,8 +76,12 @@ bool TransferGuard::finish(NodeId peer) {
   link.asked_squared = link.taken_squared = 0;
   if (!hard) {
     link.strikes -= std::min(link.strikes, 1u);
+    if (++link.calm < forgiven_after) return false;
+    link.calm = 0;
+    link.offences -= std::min(link.offences, 1u);
     return false;
   }
+  link.calm = 0;
   if (++link.strikes < std::max(1u, strikes_max >> std::min(link.offences, offences_max)))
     return false;
   link.strikes = 0;
@@ -88,8 +92,13 @@ bool TransferGuard::finish(NodeId peer) {
 void TransferGuard::close(NodeId peer) {
   const auto found = links_.find(peer);
   if (found == links_.end()) return;
-  found->second.open = false;
-  found->second.past.clear();
+  Of& link = found->second;
+  if (link.strikes == 0 && link.offences == 0) {
+    links_.erase(found);
+    return;
+  }
+  link.open = false;
+  link.past = {};
 }
 
 }  // namespace gossipd

@@ -19,7 +19,7 @@
 // 2 times the first two. If all links pull far, this node is the one that is far away, and it
 // follows. An exchange is hard if less than `hard_share` of its transfer was taken. Hard exchanges
 // count up, others count down; at `strikes_max` the link offends and rests, and after each offence
-// half as many are enough. Only the model's update is cut: both ends contract the replicas as
+// half as many are enough, until `forgiven_after` exchanges in a row were not hard. Only the model's update is cut: both ends contract the replicas as
 // before, so these stay bit-identical and what was not taken is published again.
 //
 // Does not stop: collusion of more than half of the links, and pulls below the radius. One
@@ -43,6 +43,7 @@ class TransferGuard {
   static constexpr double rms_min = 0.1;
   static constexpr double hard_share = 1.0 / 3;
   static constexpr std::uint32_t strikes_max = 8;
+  static constexpr std::uint32_t forgiven_after = 64;
   // transfers of a block on a link that are remembered …
   static constexpr std::size_t history = 8;
   static constexpr std::size_t history_min = 3;  // … and needed
@@ -63,8 +64,9 @@ class TransferGuard {
   [[nodiscard]] double share(NodeId peer, const Ask&);
   // The exchange is over. True: the link offends and should rest.
   [[nodiscard]] bool finish(NodeId peer);
-  // The link is open no more; what counts against it is kept.
+  // The link is open no more; only what counts against it is kept.
   void close(NodeId peer);
+  [[nodiscard]] std::size_t remembers() const { return links_.size(); }  // how many peers
 
  private:
   struct Past {
@@ -77,6 +79,7 @@ class TransferGuard {
     std::vector<Past> past;                       // of each block
     double asked_squared = 0, taken_squared = 0;  // of this exchange
     std::uint32_t strikes = 0, offences = 0;
+    std::uint32_t calm = 0;  // exchanges in a row that were not hard
   };
 
   [[nodiscard]] double usual(NodeId peer, std::size_t block) const;

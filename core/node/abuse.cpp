@@ -9,12 +9,15 @@ namespace {
 
 // A message of a turn takes less even at 200 B/s.
 constexpr Duration turn_owed_max = std::chrono::minutes(10);
+constexpr Duration forgiven_after = std::chrono::hours(1);
 
 }  // namespace
 
-// Each rest is twice as long as the last one, and the link's replicas are forgotten.
+// Each rest is twice as long as the last one, if that ended less than an hour ago, and the link's
+// replicas are forgotten.
 void Conductor::quarantine(Session& session, const std::string& why, Instant now) {
   Neighbour& neighbour = peers_.neighbour_of(session);
+  if (now - neighbour.quarantined_until > forgiven_after) neighbour.rests.forget();
   const Duration length = neighbour.rests.fail();
   neighbour.refusals = 0;
   neighbour.quarantined_until = now + length;

@@ -135,6 +135,18 @@ TEST_CASE(
   CHECK_FALSE(bounds.admit(header, std::vector{delta, other}));
 }
 
+TEST_CASE("rests grow, and begin small again after an hour without one") {
+  Linked linked;
+  const std::pair<double, Duration> rests[] = {{10, 11s}, {20, 59min}, {40, 62min}, {10, 0s}};
+  for (const auto& [rest_s, then] : rests) {
+    linked.node.hear(linked.session, Lane::bulk, empty_message(false));
+    REQUIRE_FALSE(linked.node.is_open(linked.session));
+    CHECK(linked.node.link()->quarantine_s == doctest::Approx(rest_s));
+    linked.node.pass(then);
+    if (then > 0s) linked.link_up();
+  }
+}
+
 TEST_CASE("a message of a turn that says nothing must be the last") {
   TurnBounds bounds;
   bounds.begin(4);

@@ -217,6 +217,32 @@ TEST_CASE("a link that is cut hard again and again offends, and the next time so
   }
 }
 
+TEST_CASE("exchanges that are not cut hard make up for an offence, and leave nothing behind") {
+  TransferGuard guard = of_three_links();
+  const auto exchanges_until_offence = [&] {
+    for (std::uint32_t i = 1; i < 100; ++i) {
+      (void)guard.share(peer, pull(40));
+      if (guard.finish(peer)) return i;
+    }
+    return 0u;
+  };
+  const auto exchange_calmly = [&](std::uint32_t count) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      REQUIRE(guard.share(peer, pull(1)) == 1);
+      REQUIRE_FALSE(guard.finish(peer));
+    }
+  };
+  REQUIRE(exchanges_until_offence() == TransferGuard::strikes_max);
+  exchange_calmly(TransferGuard::forgiven_after - 1);
+  REQUIRE(exchanges_until_offence() == TransferGuard::strikes_max / 2);
+  exchange_calmly(2 * TransferGuard::forgiven_after);
+  CHECK(exchanges_until_offence() == TransferGuard::strikes_max);
+  guard.close(peer);
+  CHECK(guard.remembers() == 3);  // the offence
+  guard.close(other);
+  CHECK(guard.remembers() == 2);
+}
+
 TEST_CASE("if no node moves by its own steps, models converge from any distance") {
   TransferGuard guard(4, 1);
   for (std::size_t i = 0; i < TransferGuard::history; ++i)
