@@ -6,6 +6,13 @@
 #include "core/node/conductor.h"
 
 namespace gossipd {
+namespace {
+
+// A model that is so many periods of exchange behind the others' is a newcomer's.
+constexpr double periods_behind_max = 4;
+
+}  // namespace
+
 void Conductor::note_attention(Instant now) {
   const FailureDetector::Attention attention = detector_.on_time(now);
   if (attention.deaf == Duration{}) return;
@@ -13,7 +20,10 @@ void Conductor::note_attention(Instant now) {
   if (attention.stood_still == Duration{}) return;
   log(Level::warning,
       "event=stood-still seconds=" + std::to_string(seconds(attention.stood_still)));
-  weight_.join(round_.last().step);
+  const double period =
+      static_cast<double>(config_.exchange.period_steps) * round_.last().step_seconds;
+  if (seconds(attention.stood_still) > periods_behind_max * period)
+    weight_.join(round_.last().step);
 }
 
 void Conductor::detect_failures(Instant now) {

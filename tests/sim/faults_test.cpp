@@ -57,6 +57,28 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a stall that cost a node few steps leaves its weight, a long one makes it a newcomer") {
+  for (const Duration step : {Duration{1s}, Duration{10ms}}) {
+    const Schema schema = schema_of({600});
+    VirtualCluster cluster(schema);
+    for (std::size_t i = 0; i < 2; ++i) {
+      NodeOptions options = with_model(schema, 0);
+      if (i > 0) options.seeds = {0};
+      options.step_time = step;
+      options.exchange.joiner_steps = static_cast<Step>(40s / step);
+      options.exchange.period_steps = 4;
+      cluster.add(options);
+    }
+    cluster.run_for(60s);
+    cluster.freeze(1, 1800ms);
+    cluster.run_for(10s);
+    // of node 1, over that of both
+    const double weight = cluster.view(0).links.at(0).counters.gain;
+    CAPTURE(weight);
+    CHECK((step == Duration{1s} ? weight > 0.49 : weight < 0.25));
+  }
+}
+
 TEST_CASE("a dead peer is noticed, costs the others no step, and comes back") {
   const Schema schema = schema_of({2000});
   VirtualCluster cluster(schema);
