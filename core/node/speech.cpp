@@ -28,8 +28,11 @@ void set_gains(Speech& speech, const ExchangePolicy& policy, const Link& link,
   if (context.training && policy.age_decay > 0 && context.last.step_seconds > 0)
     gain /= 1.0 + policy.age_decay * link.age_seconds(now) / context.last.step_seconds;
   if (!link.owes_answer()) gain = 0;
-  speech.gain_self = static_cast<float>(std::min(mixing_gain_max, gain * 2 * peer / (own + peer)));
-  speech.gain_peer = static_cast<float>(std::min(mixing_gain_max, gain * 2 * own / (own + peer)));
+  const double self = gain * 2 * peer / (own + peer), other = gain * 2 * own / (own + peer);
+  // Both by the same factor, so that what one end gives the other takes.
+  const double fits = mixing_gain_max / std::max({self, other, mixing_gain_max});
+  speech.gain_self = static_cast<float>(self * fits);
+  speech.gain_peer = static_cast<float>(other * fits);
 }
 
 }  // namespace

@@ -26,6 +26,32 @@ struct Bench {
                         .weight = 0.5f},
                        Instant{});
   }
+  // What this end, of weight 0.5, answers to an opening of a peer of such a weight.
+  Speech answer(float weight) {
+    Link opener{NodeId{1}, NodeId{2}, schema(), policy},
+        link{NodeId{2}, NodeId{1}, schema(), policy};
+    Ready first, second;
+    first.has_model = second.has_model = true;
+    first.nonce = 1, second.nonce = 2;
+    opener.describe(first), link.describe(second);
+    (void)opener.open(first, second, protocol_version, Instant{});
+    (void)link.open(second, first, protocol_version, Instant{});
+    const std::vector<float> model(8, 1.0f);
+    std::vector<float> update(8);
+    Speech opening =
+        plan_speech(policy, opener, {true, -1}, {.training = true, .last = last}, Instant{});
+    opening.weight = weight;
+    opener.look_begin({}, 0, {}, Instant{});
+    opener.look(0, model, update, {});
+    opener.begin(opening, Instant{});
+    REQUIRE(opener.speak(model, update, {}, Instant{}));
+    opener.end(Instant{});
+    for (const SharedBytes& message : opener.take_messages())
+      REQUIRE_FALSE(link.on_turn(*message, 0, Instant{}));
+    REQUIRE(link.owes_answer());
+    return plan_speech(policy, link, {true, -1}, {.training = true, .last = last, .weight = 0.5f},
+                       Instant{});
+  }
 };
 
 }  // namespace
@@ -48,6 +74,14 @@ TEST_CASE("a far line has a finer codec while training, and rest has the consens
   CHECK(bench.plan({true, 0.01}, 20, false).codec == bench.policy.consensus_codec);
   bench.policy.codec_by_delay = false;
   CHECK(bench.plan({true, 0.01}, 20).codec == bench.policy.codec);
+}
+
+TEST_CASE("gains beyond 1 are cut by the same factor, so that the mean is kept") {
+  Bench bench;
+  bench.policy.mixing = 4;
+  const Speech speech = bench.answer(1);
+  CHECK(speech.gain_self == 1.0f);
+  CHECK(speech.gain_peer == 0.5f);
 }
 
 TEST_CASE("a threshold that says everything is not shown in place of the last one") {
