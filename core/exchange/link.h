@@ -74,10 +74,12 @@ class Link {
   [[nodiscard]] bool speaking() const { return epoch_->sender.is_speaking(); }
   [[nodiscard]] bool owes_answer() const { return my_turn() && epoch_->receiver.heard_opening(); }
   [[nodiscard]] bool awaits_answer() const { return is_open() && epoch_->spoke_opening(); }
-  // The peer has begun a turn and not ended it, or has not answered yet.
+  // The peer has begun a turn and not ended it, or has not answered yet, or it has not said what it
+  // holds of the epoch.
   [[nodiscard]] bool is_owed_a_turn() const {
-    return is_open() && !epoch_->is_mine() &&
-           (epoch_->receiver.is_hearing() || epoch_->spoke_opening());
+    return state_ == State::comparing ||
+           (is_open() && !epoch_->is_mine() &&
+            (epoch_->receiver.is_hearing() || epoch_->spoke_opening()));
   }
   // our half of the turn heard has not been applied yet
   [[nodiscard]] bool owes_transfer() const { return epoch_->mixer.owes(); }
@@ -89,6 +91,9 @@ class Link {
   // transfer, and so has this end, so ending the session now moves no mean.
   [[nodiscard]] bool is_at_rest() const { return my_turn() && !owes_at_once(); }
   [[nodiscard]] bool owes_keyframes() const { return epoch_->replicas.keyframes_owed() > 0; }
+  // Own complete turns since both ends began with empty replicas, or the initial model.
+  [[nodiscard]] std::uint32_t turns_spoken() const { return (epoch_->sender.spoken() + 1) / 2; }
+  [[nodiscard]] Step step_told() const { return epoch_->sender.speech().step; }  // by the last turn
   // When the snapshot of our last complete turn was taken, also of an earlier epoch.
   [[nodiscard]] Instant spoken_at() const { return spoken_at_; }
 

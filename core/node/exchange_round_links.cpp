@@ -192,8 +192,10 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const Round
   state.change = link.counters().change;
   state.owes_keyframes = link.owes_keyframes();
   state.due = due;
-  state.steps_since_spoken = static_cast<Step>(static_cast<double>(steps_since_spoken(item.peer)) *
-                                               peer_pace(item, last_.step_seconds));
+  state.steps_since_spoken = steps_since_spoken(item.peer);
+  if (!trigger_.periodic())
+    state.steps_since_spoken = static_cast<Step>(static_cast<double>(state.steps_since_spoken) *
+                                                 peer_pace(item, last_.step_seconds));
   return trigger_.decide(state);
 }
 
@@ -204,7 +206,7 @@ void ExchangeRound::decide(RoundLink& item, const RoundContext& context) {
     by_link_.settled[item.peer] = last_.step;
   link.counters().threshold = context.is_training() ? trigger_.threshold() : final_threshold();
   const Trigger::Decision decision = decision_for(item, context);
-  const bool first = link.counters().turns_spoken == 0;
+  const bool first = link.turns_spoken() == 0;
   const bool parts =
       context.phase == Phase::leaving || is_in(Phase::leaving, item.peer, context.directory);
   if (first || link.owes_answer() || link.owes_keyframes() || (parts && !pace_.answers_only()))
@@ -248,11 +250,11 @@ void ExchangeRound::begin_turn(RoundLink& item, const Trigger::Decision& decisio
 }
 
 void ExchangeRound::end_turn(RoundLink& item, const RoundContext& context) {
-  const bool first = item.link.counters().turns_spoken == 0;
+  const bool first = item.link.turns_spoken() == 0;
   item.link.end(context.now);
   note_taken(item, context);
   if (context.is_training() && !first) trigger_.on_spoken(item.link.bytes_of_turn());
-  if (!context.is_training()) by_link_.told[item.peer] = last_.step;
+  if (!context.is_training()) by_link_.told[item.peer] = item.link.step_told();
   Step& spoken = by_link_.spoken[item.peer] = last_.step;
   if (!first || !trigger_.periodic()) return;
   // Links of one node take turns at their periods, as if this one had been spoken on a part of it

@@ -11,7 +11,8 @@ constexpr double pace_max = 16;  // believed of a neighbour
 // The peer's step in own steps; 1: not known.
 double peer_steps(const RoundLink& item, double step_seconds) {
   const double theirs = item.link.peer_step_seconds();
-  return theirs > 0 && step_seconds > 0 ? theirs / step_seconds : 1;
+  if (!(theirs > 0 && step_seconds > 0)) return 1;
+  return std::clamp(theirs / step_seconds, 1 / pace_max, pace_max);
 }
 
 }  // namespace
@@ -36,7 +37,7 @@ double momentum_share(const ExchangePolicy& policy, const RoundLink& item, std::
 }
 
 double peer_pace(const RoundLink& item, double step_seconds) {
-  return std::clamp(1 / peer_steps(item, step_seconds), 1.0, pace_max);
+  return std::max(1.0, 1 / peer_steps(item, step_seconds));
 }
 
 double fastest_pace(std::span<const RoundLink> links, double step_seconds) {
@@ -62,7 +63,7 @@ double carried_share(const ExchangePolicy& policy, std::span<const RoundLink> li
     const auto found = spoken.find(item.peer);
     // A first turn carries no movement.
     if (!item.connected || !item.link.is_open() || found == spoken.end() ||
-        item.link.counters().turns_spoken < 2)
+        item.link.turns_spoken() < 2)
       continue;
     // Nor does one of which nothing is taken.
     if (!item.link.trusts_peer()) continue;

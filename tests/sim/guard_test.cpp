@@ -289,6 +289,31 @@ TEST_CASE("a link whose peer owes a turn for ten minutes is closed and opens aga
   CHECK(training.cluster.run_until([&] { return heard() > before + 5; }, 60s));
 }
 
+TEST_CASE("nor does a link wait longer for what its peer holds, once the session is back") {
+  Training training(nothing);
+  training.cluster.run_for(5s);
+  bool drops = true;
+  training.cluster.tamper([&drops](std::size_t from, std::size_t, Lane lane, Bytes& message) {
+    return !(drops && from == bad && lane == Lane::bulk &&
+             bulk_kind(message) == BulkKind::replica_state);
+  });
+  training.cluster.cut_after(1);
+  const auto is_closed = [&training] {
+    return has_refusal(training.cluster.view(0), "turn-stalled", true);
+  };
+  training.cluster.run_for(595s);
+  CHECK_FALSE(is_closed());
+  REQUIRE(training.cluster.run_until(is_closed, 60s));
+  drops = false;
+  CHECK(training.cluster.run_until(
+      [&] {
+        for (const LinkView& link : training.cluster.view(0).links)
+          if (link.peer == training.cluster.id(bad) && link.state == "open") return true;
+        return false;
+      },
+      60s));
+}
+
 TEST_CASE("nothing is taken of a neighbour whose loss is far beyond the median") {
   Training training([](std::span<float> x, Step) {
     for (float& value : x) value += 0.01f;

@@ -130,7 +130,7 @@ constexpr float stride = 1e-3f;
 
 // `steps`: how long one takes, of each node; the first one founds.
 VirtualCluster striding(const std::vector<Duration>& steps, double momentum = 0.5,
-                        Duration latency = 1ms) {
+                        Duration latency = 1ms, const ExchangePolicy& policy = {}) {
   const Schema schema = schema_of({600, 2000});
   VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
     for (float& value : x) value += stride;
@@ -139,6 +139,7 @@ VirtualCluster striding(const std::vector<Duration>& steps, double momentum = 0.
     NodeOptions options = with_model(schema, 0);
     if (i > 0) options.seeds = {0};
     options.step_time = steps[i];
+    options.exchange = policy;
     options.exchange.outer_momentum = momentum;
     options.loss = 1;
     cluster.add(options);
@@ -201,7 +202,7 @@ TEST_CASE("outer momentum does not change the pace of what the nodes have in com
 
 TEST_CASE("nor does it at unlike speeds, whoever opens the exchanges") {
   for (const std::vector<int>& steps_ms : std::vector<std::vector<int>>{
-           {40, 10}, {10, 80}, {80, 10}, {80, 80, 10, 10}, {80, 10, 10, 10}}) {
+           {40, 10}, {12, 10}, {10, 80}, {80, 10}, {80, 80, 10, 10}, {80, 10, 10, 10}}) {
     std::vector<Duration> steps;
     std::string speeds;
     for (const int ms : steps_ms) {
@@ -229,6 +230,21 @@ TEST_CASE("how often two unlike boxes exchange depends little on which of them o
               fast_first);
   CHECK(slow_first > 0.45 * fast_first);
   CHECK(slow_first < 1.1 * fast_first);
+}
+
+TEST_CASE("a period is kept by the steps of the end that opens, whoever is faster") {
+  ExchangePolicy period;
+  period.trigger = TriggerRule::period;
+  for (const bool slow_first : {true, false}) {
+    CAPTURE(slow_first);
+    const Duration opener = slow_first ? 80ms : 10ms;
+    VirtualCluster cluster = striding({opener, slow_first ? 10ms : 80ms}, 0.5, 1ms, period);
+    cluster.run_for(40s);
+    REQUIRE(cluster.view(0).links.size() == 1);
+    const double periods = 40 / (static_cast<double>(period.period_steps) * seconds(opener));
+    CHECK(static_cast<double>(cluster.view(0).links[0].counters.turns_spoken) ==
+          doctest::Approx(periods).epsilon(0.05));
+  }
 }
 
 TEST_CASE("a paused node sends no more than one that trains") {

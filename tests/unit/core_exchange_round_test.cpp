@@ -44,6 +44,7 @@ struct End {
   Step step = 0;
   Phase phase = Phase::training;
   bool connected = true;
+  double step_seconds = 0.01;
   std::size_t outstanding = 0;
   std::vector<SharedBytes> outbox;
 
@@ -78,7 +79,7 @@ struct End {
     snapshot.model = model;
     snapshot.step = phase == Phase::training ? ++step : step;
     snapshot.learning_rate = snapshot.learning_rate_peak = 0.1;
-    snapshot.step_seconds = 0.01;
+    snapshot.step_seconds = step_seconds;
     snapshot.batch = 8;
     round.on_snapshot(std::move(snapshot), link.is_open() ? 1 : 0, at(now));
   }
@@ -113,7 +114,8 @@ struct End {
 struct Pair {
   End a{NodeId{1}, NodeId{2}, 1.0f}, b{NodeId{2}, NodeId{1}, 3.0f};
 
-  Pair() {
+  Pair() { open(); }
+  void open() {
     Ready of_a, of_b;
     of_a.has_model = of_b.has_model = true;
     of_a.nonce = 1, of_b.nonce = 2;
@@ -194,6 +196,25 @@ TEST_CASE("outer momentum takes its share of own steps back, as long as it is br
   for (const int last = i + 6; i < last; ++i) step(pair.a, i);
   CHECK(pair.a.model[0] - silent_from < 5.5f);
   step(pair.a, i++);
+  CHECK(pair.a.given.values == Floats(8, 0.0f));
+}
+
+TEST_CASE("a neighbour that claims endless steps takes momentum for a while only") {
+  Pair pair;
+  pair.a.policy.outer_momentum = pair.b.policy.outer_momentum = 0.5;
+  pair.b.step_seconds = 1e6;
+  int i = 0;
+  const auto step = [&](End& end) {
+    for (float& value : end.model) value += 1;
+    end.train(i);
+  };
+  for (; i < 20; ++i) {
+    step(pair.a);
+    pair.b.hear(pair.a, i);
+    step(pair.b);
+    pair.a.hear(pair.b, i);
+  }
+  for (; i < 100; ++i) step(pair.a);
   CHECK(pair.a.given.values == Floats(8, 0.0f));
 }
 
@@ -332,6 +353,40 @@ TEST_CASE("a link whose session is back brings outer momentum once it is open ag
   pair.a.link.close();
   REQUIRE(links.front().connected);
   CHECK(share() == 0);
+}
+
+TEST_CASE("the first turn after the replicas were forgotten brings none, as a new link's") {
+  Pair pair;
+  const auto exchange = [&](int from, int count) {
+    for (int i = from; i < from + count; ++i) {
+      pair.a.model[0] += 1;
+      pair.a.train(i);
+      pair.b.hear(pair.a, i);
+      pair.b.train(i);
+      pair.a.hear(pair.b, i);
+    }
+  };
+  exchange(0, 4);
+  for (End* end : {&pair.a, &pair.b}) {
+    end->link.close();
+    end->link.forget();
+  }
+  pair.open();
+  ExchangePolicy policy = policy_of();
+  policy.outer_momentum = 0.5;
+  std::vector<RoundLink> links;
+  const auto share = [&] {
+    Snapshot last;
+    last.step = pair.a.step;
+    last.step_seconds = 0.01;
+    (void)pair.a.context(links, 4);
+    return carried_share(policy, links, {{pair.a.peer, last.step}}, last);
+  };
+  CHECK(pair.a.link.turns_spoken() == 0);
+  exchange(4, 1);
+  CHECK(share() == 0);
+  exchange(5, 1);
+  CHECK(share() == doctest::Approx(0.5));
 }
 
 TEST_CASE("a neighbour at rest gives the turn to a node that has made its last step, once") {
