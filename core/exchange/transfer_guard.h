@@ -19,8 +19,9 @@
 // 2 times the first two. If all links pull far, this node is the one that is far away, and it
 // follows. An exchange is hard if less than `hard_share` of its transfer was taken. Hard exchanges
 // count up, others count down; at `strikes_max` the link offends and rests, and after each offence
-// half as many are enough, until `forgiven_after` exchanges in a row were not hard. Only the model's update is cut: both ends contract the replicas as
-// before, so these stay bit-identical and what was not taken is published again.
+// half as many are enough, until `forgiven_after` exchanges in a row were not hard. Only the
+// model's update is cut: both ends contract the replicas as before, so these stay bit-identical and
+// what was not taken is published again.
 //
 // Does not stop: collusion of more than half of the links, and pulls below the radius. One
 // owner.
