@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t checkpoint_askers_max = 256;
 constexpr Duration settled_after = std::chrono::seconds(1);
+constexpr Duration first_checkpoint_pause = std::chrono::seconds(1);
+constexpr int checkpoint_pause_share = 20;  // times as long as the last write took, at least
 
 double wall_clock_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -91,7 +93,7 @@ void Training::begin(bool model_is_the_clusters) {
   callbacks.on_no_evaluation = [this] { loop_.post([this] { no_final_evaluation_ = finished_; }); };
   // The core says when to step, by the first update.
   trainer_->start(std::move(callbacks), /*hold=*/true);
-  checkpoint_timer_.arm_after(from_seconds(config_.checkpoint_every_s));
+  checkpoint_timer_.arm_after(checkpoint_pause());
   if (model_is_the_clusters) write_checkpoint("current", nullptr);
 }
 
@@ -223,8 +225,17 @@ std::string Training::final_model_waits_for() const {
 // ---- checkpoints
 // ---------------------------------------------------------------------------------
 
+// A start has little to lose yet, so that a crash of all nodes takes no more than half of what they
+// have trained on since. Writing takes at most a twentieth of the time.
+Duration Training::checkpoint_pause() {
+  Writing& current = writing_["current"];
+  current.pause = std::min(std::max(2 * current.pause, first_checkpoint_pause),
+                           from_seconds(config_.checkpoint_every_s));
+  return std::max(current.pause, checkpoint_pause_share * current.took);
+}
+
 void Training::on_checkpoint_due() {
-  checkpoint_timer_.arm_after(from_seconds(config_.checkpoint_every_s));
+  checkpoint_timer_.arm_after(checkpoint_pause());
   for (const std::string& which : std::exchange(unwritten_, {}))
     if (!stopped_ && (which == "current" || (which == "final" && finished_)))
       write_checkpoint(which, nullptr);
@@ -311,6 +322,7 @@ void Training::on_written(const std::string& which, CheckpointView written,
     events_.on_warning("checkpoint " + which + " was not written: " + error->text);
   } else {
     checkpoints_[which] = written;
+    writing.took = EventLoop::now() - writing.began;
     unwritten_.erase(which);
     write_failures_.erase(which);
     on_disk_ = on_disk_ || which == "current";

@@ -133,6 +133,8 @@ class Training {
     std::vector<Written> now;   // told by the write that is under way
     std::vector<Written> next;  // asked for since it began
     bool final_model = false;   // the last one that began has the model of finish()
+    Duration took{};            // the last one that succeeded
+    Duration pause{};           // before the next regular one
   };
 
   // What its metadata say of an evaluation; nothing: it has none.
@@ -150,6 +152,7 @@ class Training {
   void start_writing(const std::string& which, CheckpointRequest::Model model);
   void write_best();
   void on_written(const std::string& which, CheckpointView written, std::optional<Error> error);
+  [[nodiscard]] Duration checkpoint_pause();
   void on_checkpoint_due();
   void maybe_stop();
   [[nodiscard]] bool current_is_final() const;

@@ -60,8 +60,13 @@ Samples Conductor::known_own_samples(Samples counter) {
   const bool alone = std::ranges::none_of(directory_.entries(), [&](const auto& item) {
     return item.first != state_.id && item.second.was_ever_met();
   });
-  if (!alone || life_.has_outside_trainer() || state_.former_id != NodeId{} || counter >= known)
+  if (!alone || life_.has_outside_trainer() || state_.former_id != NodeId{} || counter >= known) {
+    if (counter < known)
+      log(Level::info, "event=steps-behind samples=" + std::to_string(known - counter) +
+                           " why=\"they came after the checkpoint; a member that lived on has them "
+                           "in its model, and they stay counted\"");
     return known;
+  }
   log(Level::warning, "event=steps-lost samples=" + std::to_string(known - counter) +
                           " why=\"they came after the checkpoint, and no other member has them\"");
   directory_.lose_own(counter);

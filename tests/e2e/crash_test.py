@@ -14,7 +14,12 @@ class CrashAlone(ClusterTest):
             self.cluster.job(), shard="1/1", trainer__min_step_ms=15, checkpoint__every_s=600
         ).start()
         node.wait_step(100)
-        wait_for("its samples on disk", lambda: node.state_on_disk()["own_samples"] > 50 * BATCH)
+
+        def beyond_the_checkpoint():
+            written = node.status()["checkpoints"]["current"]["own_samples"]
+            return node.state_on_disk()["own_samples"] > written + 10 * BATCH
+
+        wait_for("samples on disk beyond the checkpoint's", beyond_the_checkpoint)
         counted = node.state_on_disk()["own_samples"]
         node.kill()
         node.start()
@@ -23,6 +28,26 @@ class CrashAlone(ClusterTest):
         self.assertLess(samples, counted)
         status = node.wait_step(20)
         self.assertEqual(BATCH * status["step"], status["own_samples"])
+
+
+class CrashTogether(ClusterTest):
+    def test_nodes_that_all_die_soon_go_back_to_a_checkpoint_of_that_time(self):
+        settings = {"trainer__min_step_ms": 15, "checkpoint__every_s": 600}
+        first = self.cluster.found(self.cluster.job(), shard="1/2", **settings)
+        second = self.cluster.joiner("box2", first, shard="2/2", **settings).start()
+        nodes = [first, second]
+        written = [
+            node.wait(
+                "a checkpoint of some steps",
+                lambda s: s["checkpoints"].get("current", {}).get("step", 0) >= 50,
+            )["checkpoints"]["current"]["step"]
+            for node in nodes
+        ]
+        for node in nodes:
+            node.kill()
+        for node, step in zip(nodes, written):
+            node.start()
+            self.assertGreaterEqual(node.restored()[0], step)
 
 
 class Crash(ClusterTest):
