@@ -136,6 +136,14 @@ def test_huggingface_is_told_of_a_step_without_samples(daemon):
         GossipdCallback(0).on_train_begin(arguments, None, None, model, optimizer)
 
 
+def test_huggingface_is_told_to_load_no_older_model_at_the_end(daemon, tmp_path):
+    trainer, callback = huggingface_trainer(tmp_path, tiny_gpt(), max_steps=1)
+    trainer.args.load_best_model_at_end = True
+    with pytest.raises(ValueError, match="load_best_model_at_end.*leave it off"):
+        trainer.train()
+    assert callback.attachment is None and not daemon.heard
+
+
 def test_huggingface_goes_on_training_with_an_evaluation_that_is_none(daemon, tmp_path, caplog):
     trainer, _ = huggingface_trainer(tmp_path, tiny_gpt(), max_steps=2, eval_strategy="steps")
     figures = [{"accuracy": 87.5}, {"accuracy": {"accuracy": 0.5}}]

@@ -3,6 +3,8 @@
 The callback attaches when training begins, counts the optimiser's steps, ends the training when the
 cluster's budget is spent, and publishes evaluations. With several processes (torchrun, accelerate)
 each has the callback and rank 0 is attached. DeepSpeed and FSDP split the model and are refused.
+So is ``load_best_model_at_end``: the Trainer puts an older model in place before it says that the
+training ends, and the cluster would get that one as this box's newest.
 """
 
 from __future__ import annotations
@@ -54,11 +56,7 @@ class GossipdCallback(TrainerCallback):  # type: ignore[misc]
         **_: Any,
     ) -> None:
         """Waits for the daemon and puts the cluster's model in place."""
-        if getattr(args, "deepspeed", None) or getattr(args, "fsdp", None):
-            raise ValueError(
-                "DeepSpeed and FSDP split the model, and gossipd shares whole models: leave them"
-                " off; several GPUs of a box work by torchrun"
-            )
+        _check(args)
         samples = self._samples_per_step
         if samples is None:
             samples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -112,3 +110,18 @@ class GossipdCallback(TrainerCallback):  # type: ignore[misc]
         if self.attachment is not None:
             self.attachment.detach()
             self.attachment = None
+
+
+def _check(args: Any) -> None:
+    """ValueError for what the Trainer would do to the model behind gossipd's back."""
+    if getattr(args, "deepspeed", None) or getattr(args, "fsdp", None):
+        raise ValueError(
+            "DeepSpeed and FSDP split the model, and gossipd shares whole models: leave them"
+            " off; several GPUs of a box work by torchrun"
+        )
+    if getattr(args, "load_best_model_at_end", False):
+        raise ValueError(
+            "load_best_model_at_end puts an older model in place just before the training ends, and"
+            " gossipd would give it to the cluster as this box's newest: leave it off; after"
+            " train() the path of that model is trainer.state.best_model_checkpoint"
+        )
