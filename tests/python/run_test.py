@@ -179,6 +179,17 @@ def test_a_daemon_that_cannot_be_asked_is_not_waited_for_and_that_is_said(tmp_pa
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("code", [0, 78])
+def test_a_daemon_that_is_not_started_again_is_said_once_to_have_ended(tmp_path, capsys, code):
+    ends = program(tmp_path, f"exit {code}")
+    daemon = run.Daemon(ends, ["--state-dir", str(tmp_path)], None)
+    daemon.process.wait()
+    daemon.keep_alive()
+    daemon.keep_alive()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"ended with {code} and is not started again" in said
+
+
 def test_the_socket_of_another_daemon_is_not_taken_for_its_own(daemon, tmp_path):
     sleeps = program(tmp_path, "exec sleep 3600")
     ours = run.Daemon(sleeps, ["--state-dir", str(tmp_path), "--rest", "none"], None)

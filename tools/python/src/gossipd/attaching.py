@@ -68,7 +68,7 @@ def attach(
             trainer.sock in the daemon's default state directory.
         every: look for the cluster's updates after so many steps; 1: as often as costs little.
         wait_s: seconds to wait for the daemon's first word. Where it says that it waits itself,
-            as for a cluster to join, this waits with it.
+            as for a cluster to join, this waits with it, and as long again if it goes meanwhile.
 
     Returns:
         The attachment, with the cluster's model in place. If the daemon dies later, the loop goes

@@ -13,11 +13,11 @@ The job is one of kind = "external"; another is refused. The script finds the da
 GOSSIPD_SOCKET, and gossipctl by GOSSIPCTL_REST and, where REST has them, GOSSIPCTL_TOKEN_FILE and
 GOSSIPCTL_CA_FILE. Where neither an option, the environment nor the node file of --config names
 --listen and --rest, free ports are taken. A daemon that dies is started again, unless it ended with
-0 or 78. SIGTERM and SIGHUP go to the script; when it ends the daemon ends in order, at once if a
-signal comes after the script's end and killed by a second one. The exit code is the script's (128 +
-N if it died of signal N), or the daemon's if it never started. Exit codes besides: 1 the daemon
-does not listen within --socket-wait, 2 usage, 126 the script cannot be run, 127 no daemon or no
-such script.
+0 or 78, which is said. SIGTERM and SIGHUP go to the script; when it ends the daemon ends in order,
+at once if a signal comes after the script's end and killed by a second one. The exit code is the
+script's (128 + N if it died of signal N), or the daemon's if it never started. Exit codes besides:
+1 the daemon does not listen within --socket-wait, 2 usage, 126 the script cannot be run, 127 no
+daemon or no such script.
 """
 
 from __future__ import annotations
@@ -233,6 +233,7 @@ class Daemon:
             ) from error
         self._restart_s, self._restart_at = RESTART_MIN_S, 0.0
         self._to_end = False  # SIGTERM has been sent to it
+        self._told_end = False
         self._choose_ports()
         self.process = self._start()
 
@@ -312,8 +313,15 @@ class Daemon:
         code, now = self.process.poll(), time.monotonic()
         if code is None:
             return
-        if code == EXIT_CONFIGURATION or code == 0:
-            return  # it would end again, or somebody wanted it to end
+        if code == EXIT_CONFIGURATION or code == 0:  # it would end again, or was meant to end
+            if not self._told_end:
+                print(
+                    f"gossipd run: the daemon ended with {code} and is not started again; the"
+                    " script goes on without it",
+                    file=sys.stderr,
+                )
+            self._told_end = True
+            return
         if not self._restart_at:
             print(
                 f"gossipd run: the daemon ended with {code}; again in {self._restart_s:g} s",

@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 import threading
+import time
 import weakref
 from typing import Callable, List, Optional, Sequence, Tuple
 
@@ -212,32 +213,35 @@ class Session:
 
     def wait_attached(self, timeout_s: float) -> None:
         """Waits for the daemon: `timeout_s` for its first word, and then for as long as it says
-        that it must wait. Raises NotAttached.
+        that it must wait; where it is gone meanwhile, `timeout_s` again. Raises NotAttached.
         """
         with self._changed:
-            came = self._changed.wait_for(
-                lambda: self._ready or self._refused or self._waiting_for.startswith("WAITING"),
-                timeout_s,
-            )
-            if not came and self._refused_for_now:
-                raise NotAttached(
-                    self._refused_for_now,
-                    f"gossipd at {self.path} refuses this trainer: {self._waiting_for}",
-                )
-            if not came:
-                raise NotAttached(
-                    "no-daemon",
-                    f"no gossipd answers at {self.path} ({self._waiting_for or 'it says nothing'});"
-                    " start it with"
-                    " 'gossipd run -- COMMAND', or name its socket (STATE/trainer.sock, which"
-                    ' only a job of kind = "external" has) in GOSSIPD_SOCKET',
-                )
+            end = time.monotonic() + timeout_s
             while not (self._ready or self._refused):
-                self._changed.wait()
+                if self._waiting_for.startswith("WAITING"):
+                    self._changed.wait()
+                    end = time.monotonic() + timeout_s  # for it to come back, if it has gone now
+                elif time.monotonic() < end:
+                    self._changed.wait(end - time.monotonic())
+                else:
+                    raise self._no_word()
             if self._refused:
                 raise self._refused
             self._awaited = False
         self._take_ready()
+
+    def _no_word(self) -> NotAttached:
+        """What the time to wait has ended with."""
+        if self._refused_for_now:
+            text = f"gossipd at {self.path} refuses this trainer: {self._waiting_for}"
+            return NotAttached(self._refused_for_now, text)
+        reason = self._waiting_for or "it says nothing"
+        return NotAttached(
+            "no-daemon",
+            f"no gossipd answers at {self.path} ({reason}); start it with 'gossipd run --"
+            " COMMAND', or name its socket (STATE/trainer.sock, which only a"
+            ' job of kind = "external" has) in GOSSIPD_SOCKET',
+        )
 
     def announce(self, pack: Callable[[int], bytes]) -> None:
         """Sends the STEP that `pack` makes ahead of `look`, so that the daemon has its answer ready
