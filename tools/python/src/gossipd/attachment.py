@@ -203,17 +203,24 @@ class Attachment:
         """
         if self._detached:
             return
-        self._commit_samples()
-        if self._landing is not None:
-            self._landing.has_ended(DEADLINE_S)
-        self._settle(settle_s)
-        self._close()
+        try:
+            self._commit_samples()
+            if self._landing is not None:
+                self._landing.has_ended(DEADLINE_S)
+            self._settle(settle_s)
+        finally:
+            self._close()
 
     def __enter__(self) -> "Attachment":
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.detach(SETTLE_S if kind is None else 0.0)
+        if kind is None:
+            return self.detach()
+        try:
+            self.detach(0.0)
+        except Exception as another:  # the loop's own error is the one to be seen
+            log.warning("gossipd: the last look has failed, too: %r", another)
 
     def __repr__(self) -> str:
         state = "detached" if self._detached else "attached" if self.attached else "alone"
@@ -439,8 +446,11 @@ class Attachment:
 
     def _close(self) -> None:
         self._detached = True
-        if self._session is not None:
+        if self._session is None:
+            return
+        try:
             self._session.send(wire.detach())
+        finally:
             self._session.close()
 
 

@@ -84,13 +84,13 @@ class GossipdCallback(Callback):  # type: ignore[misc]
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Takes the cluster's final model, where the job has finished, and detaches."""
-        self._end(60.0)
+        self._end(None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Detaches at once."""
-        self._end(0.0)
+        self._end(exception)
 
-    def _end(self, settle_s: float) -> None:
-        if self.attachment is not None:
-            self.attachment.detach(settle_s)
-            self.attachment = None
+    def _end(self, error: Optional[BaseException]) -> None:
+        attachment, self.attachment = self.attachment, None
+        if attachment is not None:
+            attachment.__exit__(type(error) if error else None, error, None)
