@@ -210,6 +210,8 @@ def test_a_joiner_begins_where_the_cluster_is_and_a_restart_where_it_stood(daemo
     g = attached(daemon, tree(), [{"cluster": 14}])
     one = iter(g.sampler(10, seed=1))
     assert next(one) == order[4]
+    g.step(g.params, samples=1)
+    next(one)  # as for a data loader's worker: not trained on yet
     state = g.state_dict()
     g.sampler(10, seed=1)
     g.load_state_dict(state)
@@ -218,6 +220,45 @@ def test_a_joiner_begins_where_the_cluster_is_and_a_restart_where_it_stood(daemo
         g.sampler(11, seed=1).load_state_dict(state["sampler"])
     with pytest.raises(ValueError, match="at least 1"):
         g.sampler(0)
+
+
+def test_a_restart_goes_on_behind_the_last_step_though_a_loader_was_ahead(daemon):
+    data = pytest.importorskip("torch.utils.data")
+    order = list(SharedSampler(64, 1, place_of(0, 1)[1]))
+    g = attached(daemon, tree())
+
+    def loader(sampler):
+        return data.DataLoader(list(range(64)), batch_size=4, sampler=sampler, num_workers=2)
+
+    seen = []
+    for batch in loader(g.sampler(64, seed=1)):
+        seen += [int(n) for n in batch]
+        g.step(g.params, samples=4)
+        if len(seen) == 12:
+            break
+    state = g.state_dict()["sampler"]
+    other = SharedSampler(64, 1, place_of(0, 1)[1])
+    other.load_state_dict(state)
+    assert seen + list(other) == order
+    g.detach(0)
+    assert g.state_dict()["sampler"] == state
+    next(drawn := iter(g._sampler))  # trains on alone, and nobody counts
+    next(drawn)
+    assert g.state_dict()["sampler"]["position"] > state["position"] + 1
+
+
+def test_what_is_drawn_in_one_iteration_is_trained_on_in_the_next(daemon):
+    g = attached(daemon, tree())
+    sampler = g.sampler(10)
+    list(sampler)  # a loader that drops the last, smaller batch makes fewer steps than that
+    g.step(g.params, samples=8)
+    assert g.state_dict()["sampler"]["position"] == 8
+    next(iter(sampler))
+    state = g.state_dict()["sampler"]
+    assert (state["pass"], state["position"]) == (1, 0)
+    g.step(g.params, samples=100)  # of an estimate that is too high
+    state = g.state_dict()["sampler"]
+    assert (state["pass"], state["position"]) == (1, 1)
 
 
 def test_a_torch_loader_takes_the_sampler(daemon):

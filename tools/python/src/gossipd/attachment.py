@@ -181,12 +181,13 @@ class Attachment:
         """The indices of this node's part of a set of `n` samples that all nodes have; under
         DistributedDataParallel those of this process's part of it.
         """
-        self._sampler = SharedSampler(n, seed, self._where, *self._rank_and_size())
+        self._sampler = SharedSampler(n, seed, self._where, *self._rank_and_size(), self._trained_on)
         return self._sampler
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a checkpoint of the loop must keep beside model and optimiser: where the sampler
-        stands, and for people steps, samples and progress.
+        """What a checkpoint of the loop must keep beside model and optimiser: where the training
+        stands in the sampler's order, by the samples of its steps, and for people steps, samples
+        and progress.
         """
         place = self._sampler.state_dict() if self._sampler else None
         words = {"steps": self.steps, "samples": self.samples, "progress": self.progress}
@@ -441,10 +442,15 @@ class Attachment:
         if self._held_looks == HELD_LOOKS:
             log.warning(HELD)
 
+    def _trained_on(self) -> Optional[int]:
+        return None if self._detached else self.samples + self._pending_samples
+
     def _where(self) -> Tuple[int, int, int]:
         return self.place, self.trainers, self.cluster_samples
 
     def _close(self) -> None:
+        if self._sampler is not None:
+            self._sampler.take_off()
         self._detached = True
         if self._session is None:
             return
