@@ -76,6 +76,53 @@ def test_the_optimiser_that_torchs_hooks_get_first_is_no_closure():
     assert not given(me, (me,), {}) and not given(me, (me, None), {"grad_scaler": 1})
 
 
+def with_hooks(step):
+    """A step() as torch makes it of that of each class from 2.0 on."""
+
+    def made(self):
+        for hook in list(self.before.values()):
+            hook(self, (self,), {})
+        result = step(self)
+        for hook in list(self.after.values()):
+            hook(self, (self,), {})
+        return result
+
+    return made
+
+
+class Plain(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+        self.before, self.after = {}, {}
+
+    def register_step_pre_hook(self, hook):
+        return self._add(self.before, hook)
+
+    def register_step_post_hook(self, hook):
+        return self._add(self.after, hook)
+
+    def _add(self, hooks, hook):
+        hooks[hook] = hook
+        return types.SimpleNamespace(remove=lambda: hooks.pop(hook, None))
+
+    step = with_hooks(lambda self: None)
+
+
+class Derived(Plain):
+    step = with_hooks(Plain.step)
+
+
+@pytest.mark.parametrize("kind", [Plain, Derived])
+def test_a_step_by_way_of_the_parents_step_counts_once(daemon, kind):
+    model, optimizer, g = attached(daemon, optimizer=kind)
+    assert bool(optimizer.after) == (kind is Plain)
+    train(model, optimizer, 3)
+    assert g.steps == 3
+    g.detach(0)
+    train(model, optimizer)
+    assert g.steps == 3 and not optimizer.before and not optimizer.after
+
+
 def test_a_look_announced_before_a_step_that_is_skipped_is_taken(daemon):
     scaler = scaler_of()
     model, optimizer, g = attached(daemon, optimizer=lambda p: torch.optim.SGD(p, 0.1, fused=True))

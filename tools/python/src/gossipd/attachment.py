@@ -181,7 +181,8 @@ class Attachment:
         """The indices of this node's part of a set of `n` samples that all nodes have; under
         DistributedDataParallel those of this process's part of it.
         """
-        self._sampler = SharedSampler(n, seed, self._where, *self._rank_and_size(), self._trained_on)
+        ours = self._rank_and_size()
+        self._sampler = SharedSampler(n, seed, self._where, *ours, self._trained_on)
         return self._sampler
 
     def state_dict(self) -> Dict[str, Any]:

@@ -115,7 +115,7 @@ class SharedSampler:
         return np.random.RandomState([self.seed % 2**32, number % 2**32]).permutation(self.n)
 
     def state_dict(self) -> Dict[str, int]:
-        """Where the training stands, for `load_state_dict` of a sampler of the same set and seed."""
+        """Where the training stands: for `load_state_dict` of one of the same set and seed."""
         self.take_off()
         place = self._trained if self._ahead else (self._pass, self._position)
         return {"n": self.n, "seed": self.seed, "pass": place[0], "position": place[1]}

@@ -200,6 +200,12 @@ def was_given_closure(optimizer: Any, arguments: Tuple[Any, ...], keywords: Dict
     return (arguments[0] if arguments else keywords.get("closure")) is not None
 
 
+def calls_parents_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step() may go through that of another class, by super()."""
+    with_step = [made for made in type(optimizer).__mro__ if "step" in vars(made)]
+    return len([made for made in with_step if made is not torch.optim.Optimizer]) > 1
+
+
 def hook(
     optimizer: torch.optim.Optimizer,
     before: Callable[[bool], None],
@@ -211,7 +217,8 @@ def hook(
     inner = getattr(optimizer, "optimizer", None)  # of a wrapper such as accelerate's
     if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer:
         return hook(inner, before, after)
-    if hasattr(optimizer, "register_step_post_hook"):  # from torch 2.0 on
+    # From torch 2.0 on; but it calls them for each class whose step() is gone through.
+    if hasattr(optimizer, "register_step_post_hook") and not calls_parents_step(optimizer):
         handles = [
             optimizer.register_step_pre_hook(
                 lambda o, args, kwargs: before(was_given_closure(o, args, kwargs))
