@@ -46,12 +46,12 @@ for line in sys.stdin:
 class Pair:
     """Two processes that train one model together."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, worker=WORKER):
         source = os.path.dirname(os.path.dirname(gossipd.__file__))
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._workers = [
             subprocess.Popen(
-                [sys.executable, "-c", WORKER, str(rank), str(folder / "meet")],
+                [sys.executable, "-c", worker, str(rank), str(folder / "meet")],
                 env={**os.environ, "PYTHONPATH": source},
                 preexec_fn=die_with_the_test,
                 **pipes,

@@ -254,6 +254,9 @@ class Attachment:
         unsettled = self.finished and not self.settled
         return unsettled and self.attached and time.monotonic() < end
 
+    def _wait_attached(self, session: Session, wait_s: float) -> None:
+        session.wait_attached(wait_s)
+
     def _rank_and_size(self) -> Tuple[int, int]:
         """Of the processes that train this model together."""
         return 0, 1
@@ -263,7 +266,7 @@ class Attachment:
     def _begin(self, wait_s: float) -> None:
         """Waits for the daemon, then takes the cluster's model where there is one."""
         if self._session is not None:
-            self._session.wait_attached(wait_s)
+            self._wait_attached(self._session, wait_s)
         self._resumed_at = time.perf_counter()
         self._look_until_free()
         if self.refusal:

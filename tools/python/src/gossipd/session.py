@@ -21,11 +21,12 @@ from typing import Callable, List, Optional, Sequence, Tuple
 
 from . import wire
 from .memory import SharedMemory
+from .sockets import connect, receive_with_descriptors
 
 DEADLINE_S = 1.0
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 5.0
-SOCKET_PATH_MAX = 107
 POLL_S = 0.2
+MEANWHILE_S = 1.0
 SEND_TIMEOUT_S = 10
 # What another try in a while may change; any other refusal is for good.
 PASSING = frozenset({"occupied", "too-slow", "no-memory", "stopping"})
@@ -52,24 +53,6 @@ class _Refusal(Exception):
     def __init__(self, notice: wire.Notice) -> None:
         super().__init__(f"{notice.text or notice.code} ({notice.code})")
         self.code = notice.code
-
-
-def connect(path: str) -> socket.socket:
-    """A connection to the daemon's socket, however long its path is."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        if len(os.fsencode(path)) <= SOCKET_PATH_MAX:
-            made.connect(path)
-            return made
-        folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
-        try:
-            made.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
-        finally:
-            os.close(folder)
-        return made
-    except BaseException:
-        made.close()
-        raise
 
 
 class _Connection:
@@ -211,20 +194,30 @@ class Session:
         """What the daemon said when it took this trainer."""
         return self._connection.said if self._connection else None
 
-    def wait_attached(self, timeout_s: float) -> None:
+    def wait_attached(
+        self, timeout_s: float, meanwhile: Optional[Callable[[], None]] = None
+    ) -> None:
         """Waits for the daemon: `timeout_s` for its first word, and then for as long as it says
-        that it must wait; where it is gone meanwhile, `timeout_s` again. Raises NotAttached.
+        that it must wait; where it is gone meanwhile, `timeout_s` again. Calls `meanwhile` about
+        once a second. Raises NotAttached.
         """
-        with self._changed:
-            end = time.monotonic() + timeout_s
-            while not (self._ready or self._refused):
+        pause = MEANWHILE_S if meanwhile else threading.TIMEOUT_MAX
+        end = time.monotonic() + timeout_s
+        while not (self._ready or self._refused):
+            with self._changed:
+                if self._ready or self._refused:
+                    break
+                left = end - time.monotonic()
                 if self._waiting_for.startswith("WAITING"):
-                    self._changed.wait()
+                    self._changed.wait(pause)
                     end = time.monotonic() + timeout_s  # for it to come back, if it has gone now
-                elif time.monotonic() < end:
-                    self._changed.wait(end - time.monotonic())
+                elif left > 0:
+                    self._changed.wait(min(left, pause))
                 else:
                     raise self._no_word()
+            if meanwhile:
+                meanwhile()
+        with self._changed:
             if self._refused:
                 raise self._refused
             self._awaited = False
@@ -470,23 +463,6 @@ def _check_is_free(path: str) -> None:
             " run again: call g.detach(0) on that attachment first; where it is lost:"
             " for g in gossipd.attachments(): g.detach(0)",
         )
-
-
-def receive_with_descriptors(sock: socket.socket) -> Tuple[bytes, List[int], int, object]:
-    """One packet and the descriptors that came with it, each of which the caller must close."""
-    size = struct.calcsize("i")
-    room = wire.PACKET_BYTES_MAX + 1, socket.CMSG_SPACE(4 * size), socket.MSG_CMSG_CLOEXEC
-    try:
-        packet, ancillary, flags, address = sock.recvmsg(*room)
-    except ConnectionResetError:
-        # Of a daemon that has gone with something of ours unread: told once, before its last words.
-        packet, ancillary, flags, address = sock.recvmsg(*room)
-    descriptors: List[int] = []
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            count = len(data) // size
-            descriptors += struct.unpack(f"{count}i", data[: count * size])
-    return packet, descriptors, flags, address
 
 
 def _forget_all() -> None:

@@ -5,16 +5,17 @@ Needs torch 1.13 or later. One thread, the one that calls ``optimizer.step()``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
 import types
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 import torch
 
 from .attachment import SETTLE_POLL_S, SETTLE_S, WAIT_S, Attachment, log
-from .session import NotAttached
+from .session import NotAttached, Session
 from .torch_device import DeviceTraffic
 from .torch_group import Group, group_of
 from .torch_model import TorchModel
@@ -53,7 +54,9 @@ class TorchAttachment(Attachment):
         self._remove_hook: Callable[[], None] = lambda: None
         model = TorchModel(module, optimizer)
         leads = self._group is None or self._group.leads
-        super().__init__(model, samples_per_step, path, connect=leads)
+        self._has_begun = False
+        with self._said_to_all():
+            super().__init__(model, samples_per_step, path, connect=leads)
         self._torch_model = model
         self._loss_on_device: Optional[DeviceTraffic] = None
         self._known_loss = math.nan
@@ -69,6 +72,7 @@ class TorchAttachment(Attachment):
         except BaseException:
             self._close()
             raise
+        self._has_begun = True
         if self._optimizer is not None:
             self._remove_hook = hook(self._optimizer, self._before_step, self._after_step)
         return self
@@ -150,15 +154,36 @@ class TorchAttachment(Attachment):
     def _look_together(self, settle_until: float = 0.0) -> None:
         """One look of the leader's, of which all hear."""
         assert self._group is not None
+        with self._said_to_all():
+            self._lead_look(settle_until)
+        self._group.share(self, self._torch_model)
+
+    def _lead_look(self, settle_until: float) -> None:
+        assert self._group is not None
         if self._group.leads:
             self._torch_model.touched = False
             came = self._look_once()
+            if self.refusal and not self._has_begun:
+                raise self.refusal
             if came:
                 more = (self._look_samples - self.samples) / self._samples_per_step
                 self._next_look = int(min(self._next_look, self.steps + max(1, more + 0.5)))
             self._held = came and self.paused and not self.finished
             self._settling = self._awaits_final_model(settle_until)
-        self._group.share(self, self._torch_model)
+
+    @contextlib.contextmanager
+    def _said_to_all(self) -> Iterator[None]:
+        """In a group: what ends the leader here must end those that wait for it."""
+        try:
+            yield
+        except BaseException as error:
+            if self._group is not None and self._group.leads:
+                self._group.fail(error)
+            raise
+
+    def _wait_attached(self, session: Session, wait_s: float) -> None:
+        with self._said_to_all():
+            session.wait_attached(wait_s, self._group.wait if self._group else None)
 
     def detach(self, settle_s: float = SETTLE_S) -> None:
         """Ends; see `Attachment.detach`. In a group every process calls it while there is a group;
