@@ -1,5 +1,8 @@
 """The end of an attachment whose last look fails: its daemon is free, and the error is told."""
 
+import time
+import types
+
 import numpy as np
 import pytest
 
@@ -31,11 +34,12 @@ def test_the_daemon_is_free_after_an_end_that_was_interrupted(daemon, monkeypatc
     def interrupted(_):
         raise KeyboardInterrupt
 
+    clock = types.SimpleNamespace(**{**vars(time), "sleep": interrupted})
     with monkeypatch.context() as patched:
-        patched.setattr(gossipd.attachment.time, "sleep", interrupted)
+        patched.setattr(gossipd.attachment, "time", clock)
         with pytest.raises(KeyboardInterrupt):
             g.detach()
-    assert not gossipd.attachments()
+    assert g not in gossipd.attachments()
     daemon.wait(lambda: daemon.of_type(6))
     attach_again(daemon)
 
