@@ -61,6 +61,50 @@ TEST_CASE("an average of statistics is not undone by the gradient that was under
   }
 }
 
+TEST_CASE("weight decay and momentum leave statistics as they are") {
+  for (const Case& one : std::vector<Case>{{"local-sgd", {{"period", "5"}}},
+                                           {"diloco", {{"period", "5"}}},
+                                           {"gossip-sgd", {}},
+                                           {"ad-psgd", {}},
+                                           {"noloco", {{"period", "5"}}},
+                                           {"easgd", {}},
+                                           {"asgd", {}},
+                                           {"sync-sgd", {}}}) {
+    CAPTURE(name_of(one));
+    ToyRun run = with(one.knobs);
+    run.statistic = true;
+    run.steps_each = 40;
+    ToyLab without(make(one.row), run);
+    run.weight_decay = 0.5;
+    ToyLab lab(make(one.row), run);
+    REQUIRE(without.finish());
+    REQUIRE(lab.finish());
+    for (std::size_t i = 0; i < 4; ++i) {
+      CAPTURE(i);
+      CHECK(lab.model(i)[0] != without.model(i)[0]);
+      CHECK(lab.model(i)[ToyEngine::floats] == without.model(i)[ToyEngine::floats]);
+    }
+  }
+}
+
+TEST_CASE("NoLoCo averages statistics, whatever its outer step does to parameters") {
+  ToyRun run = with({{"period", "1"}, {"outer_momentum", "0"}, {"outer_rate", "1"}});
+  run.statistic = true;
+  run.speeds = {1, 1};
+  run.steps_each = 20;
+  ToyLab mean(make("noloco"), run);
+  run.knobs = {{"period", "1"}};
+  ToyLab lab(make("noloco"), run);
+  REQUIRE(mean.finish());
+  REQUIRE(lab.finish());
+  // Both machines' batches draw it by a tenth, to 0 and to 1.
+  const float wanted = 0.5f * static_cast<float>(1 - std::pow(0.9, 20));
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(mean.model(i)[ToyEngine::floats] == doctest::Approx(wanted).epsilon(1e-4));
+    CHECK(lab.model(i)[ToyEngine::floats] == doctest::Approx(wanted).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("a row that averages with all of what it heard refuses a codec that says a part of it") {
   for (const char* row : {"gossip-sgd", "adaptive-gossip", "eventgrad", "easgd"}) {
     CAPTURE(row);

@@ -10,7 +10,8 @@
 // number of machines one of them is its own. Pairs are drawn per round, the same for all. Who waits
 // for a partner that has run out of samples is its own partner at the end (our reading). A codec
 // other than fp32 (ours): the mean is x plus half of the decoded difference, and the replicas move
-// by what the outer step makes of it, β/2.
+// by what the outer step makes of it, β/2. Batch-norm statistics are averaged, without momentum
+// (ours: a step beyond the mean could make a variance negative).
 #include "tools/lab/references/local_training.h"
 #include "tools/lab/references/registry.h"
 
@@ -99,11 +100,14 @@ class NoLoco : public LocalTraining {
     Place& place = places_[i];
     place.waits = false;
     const float alpha = static_cast<float>(alpha_), beta = static_cast<float>(beta_);
+    Vector means(floats());
     for (std::size_t p = 0; p < floats(); ++p) {
       const float mean = x(i)[p] + 0.5f * (theirs[p] - said[p]);
       place.m[p] = alpha * place.m[p] + beta * (mean - place.old[p]);
       x(i)[p] = place.old[p] + place.m[p];
+      means[p] = mean;
     }
+    set_statistics(schema(), statistics_of(schema(), means), x(i));
     place.old = x(i);
   }
 
