@@ -1,4 +1,4 @@
-// net/lasting_error.h - whether what the operating system refuses waits for a person.
+// core/base/lasting_error.h - whether what the operating system refuses waits for a person.
 #pragma once
 
 #include <cerrno>

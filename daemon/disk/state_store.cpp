@@ -20,11 +20,11 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/lasting_error.h"
 #include "core/base/nesting.h"
 #include "core/base/printable.h"
 #include "daemon/disk/durable_file.h"
 #include "models/files/regular_file.h"
-#include "net/lasting_error.h"
 
 namespace gossipd {
 

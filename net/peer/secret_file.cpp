@@ -6,15 +6,21 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 
+#include "core/base/lasting_error.h"
 #include "net/hard_links.h"
-#include "net/lasting_error.h"
 
 namespace gossipd {
 namespace {
+
+constexpr const char* draft_mark = ".new-";  // and the process' number
+constexpr const char* link_mark = ".link-";
+constexpr std::chrono::hours old_draft_from{24};
 
 class FileDescriptor {
  public:
@@ -79,11 +85,31 @@ bool put_in_place(const std::string& draft, const std::string& path, Replace rep
 void keep_previous(const std::string& path, const SecretText& successor) {
   const Result<SecretText> present = read_secret_file(path, SharedKeyFile::allow);
   if (!present || present->text() == successor.text()) return;
-  const std::string draft = path + ".link-" + std::to_string(::getpid());
+  const std::string draft = path + link_mark + std::to_string(::getpid());
   ::unlink(draft.c_str());
-  if (::link(path.c_str(), draft.c_str()) == 0 &&
-      ::rename(draft.c_str(), previous_secret(path).c_str()) != 0)
-    ::unlink(draft.c_str());
+  if (::link(path.c_str(), draft.c_str()) != 0) return;
+  (void)::rename(draft.c_str(), previous_secret(path).c_str());
+  ::unlink(draft.c_str());  // rename() leaves it where both names were the same file already
+}
+
+// Which a crash left. Younger ones may be another process', on another machine too.
+void remove_old_drafts(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const auto is_draft = [name = path.filename().string()](std::string_view other) {
+    if (!other.starts_with(name)) return false;
+    other.remove_prefix(name.size());
+    if (!other.starts_with(draft_mark) && !other.starts_with(link_mark)) return false;
+    return other.find_first_not_of("0123456789", other.find('-') + 1) == std::string_view::npos;
+  };
+  const auto now = std::filesystem::file_time_type::clock::now();
+  std::error_code error;  // then they stay
+  for (auto entry = std::filesystem::directory_iterator(folder, error);
+       !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    std::error_code gone;
+    if (is_draft(entry->path().filename().string()) &&
+        now - entry->last_write_time(gone) > old_draft_from && !gone)
+      ::unlink(entry->path().c_str());
+  }
 }
 
 }  // namespace
@@ -132,7 +158,8 @@ std::optional<Error> why_not_readable_now(const std::string& path) {
 
 std::optional<Error> write_secret_file(const std::string& path, const SecretText& text,
                                        Replace replace) {
-  const std::string draft = path + ".new-" + std::to_string(::getpid());
+  remove_old_drafts(path);
+  const std::string draft = path + draft_mark + std::to_string(::getpid());
   ::unlink(draft.c_str());  // left by a dead process with our number
   {
     const FileDescriptor file(

@@ -168,6 +168,27 @@ TEST_CASE("a keyring is changed step by step and its file reads back the same") 
   for (int i = 0; i < 2; ++i) REQUIRE(!write_keyring(path, ring));  // over the first one
   const auto read = read_keyring(path);
   REQUIRE(read);
+TEST_CASE("what a crash left of an earlier rewriting of a key file is gone after the next") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path / "cluster.key";
+  REQUIRE(!write_keyring(path, Keyring(test_key(1, 1))));
+  // The crash came after the file got its second name.
+  std::filesystem::create_hard_link(path, path + ".previous");
+  const std::filesystem::path old_draft = path + ".new-4194305", draft = path + ".new-4194306",
+                              others = path + ".new-box";
+  for (const auto& left : {old_draft, draft, others}) write_file(left, "secret", 0600);
+  for (const auto& left : {old_draft, others})
+    std::filesystem::last_write_time(
+        left, std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
+  REQUIRE(!write_keyring(path, Keyring(test_key(2, 2))));
+  CHECK(read_keyring(path)->in_use().id == 2);
+  CHECK(read_keyring(path + ".previous")->in_use().id == 1);
+  CHECK(!std::filesystem::exists(old_draft));
+  CHECK(std::filesystem::exists(draft));  // may be one that another process writes now
+  CHECK(std::filesystem::exists(others));
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 4);
+}
+
   CHECK(*read == ring);
   CHECK(read->was_retired(1));
   for (std::uint64_t id = 4; ring.keys().size() < keyring_keys_max; ++id)
