@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
@@ -112,6 +113,16 @@ void remove_old_drafts(const std::filesystem::path& path) {
   }
 }
 
+// systemd hands a credential to the service's user by an access list, and stat() shows the rights
+// of that as the group's. Nobody else can look into the directory.
+bool is_credential(const std::string& path) {
+  const char* given = std::getenv("CREDENTIALS_DIRECTORY");
+  if (given == nullptr || *given != '/') return false;
+  const std::filesystem::path folder(given);
+  const std::filesystem::path whole = std::filesystem::path(path).lexically_normal();
+  return whole.parent_path() == folder.lexically_normal();
+}
+
 }  // namespace
 
 std::string previous_secret(const std::string& path) { return path + ".previous"; }
@@ -128,7 +139,8 @@ Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile share
   struct stat status {};
   if (!file.ok() || ::fstat(file.get(), &status) != 0) return read_error(path, kind);
   if (!S_ISREG(status.st_mode)) return Error{"key-read", what + " is not a regular file"};
-  if (shared == SharedKeyFile::refuse && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+  const mode_t others = is_credential(path) ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO;
+  if (shared == SharedKeyFile::refuse && (status.st_mode & others) != 0) {
     return Error{"key-permissions", what + " is open to other users, and whoever holds it " +
                                         kind.power + "; run: chmod 600 " + path};
   }

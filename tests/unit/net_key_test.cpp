@@ -74,6 +74,25 @@ TEST_CASE(
   CHECK(read_cluster_key(path));
 }
 
+TEST_CASE("a credential of systemd may show the rights of its access list as its group's") {
+  const TemporaryFolder folder, elsewhere;
+  ::setenv("CREDENTIALS_DIRECTORY", folder.path.c_str(), 1);
+  const auto code = [](const std::filesystem::path& path, mode_t mode) {
+    write_file(path, format_cluster_key(test_key(1, 1)), mode);
+    const auto read = read_cluster_key(path);
+    std::filesystem::remove(path);
+    return read ? std::string() : read.error().code;
+  };
+  CHECK(code(folder.path / "cluster.key", 0440).empty());
+  for (const mode_t mode : {0444, 0460, 0450, 0404})
+    CHECK(code(folder.path / "cluster.key", mode) == "key-permissions");
+  CHECK(code(elsewhere.path / "cluster.key", 0440) == "key-permissions");
+  CHECK(code(folder.path.string() + "-beside", 0440) == "key-permissions");
+  CHECK(code(folder.path / ".." / elsewhere.path.filename() / "key", 0440) == "key-permissions");
+  ::unsetenv("CREDENTIALS_DIRECTORY");
+  CHECK(code(folder.path / "cluster.key", 0440) == "key-permissions");
+}
+
 TEST_CASE("a file that is no key file is refused with its path and the reason") {
   const TemporaryFolder folder;
   const std::string path = folder.path / "cluster.key";
@@ -149,25 +168,6 @@ TEST_CASE(
   CHECK(read_keyring(path).error().text.find(path + ".previous") != std::string::npos);
 }
 
-TEST_CASE("a keyring is changed step by step and its file reads back the same") {
-  const TemporaryFolder folder;
-  const std::string path = folder.path / "cluster.key";
-  Keyring ring(test_key(1, 1));
-  CHECK(ring.install(test_key(1, 9))->code == "key-known");
-  REQUIRE(!ring.install(test_key(2, 2)));
-  CHECK(ring.in_use().id == 1);
-  CHECK(ring.use(3)->code == "key-unknown");
-  CHECK(ring.retire(1)->code == "key-in-use");
-  REQUIRE(!ring.use(2));
-  CHECK(ring.in_use().id == 2);
-  CHECK(ring.find(1) != nullptr);
-  REQUIRE(!ring.retire(1));
-  CHECK(ring.find(1) == nullptr);
-  CHECK(ring.install(test_key(1, 1))->code == "key-retired");
-  REQUIRE(!ring.install(test_key(3, 3)));
-  for (int i = 0; i < 2; ++i) REQUIRE(!write_keyring(path, ring));  // over the first one
-  const auto read = read_keyring(path);
-  REQUIRE(read);
 TEST_CASE("what a crash left of an earlier rewriting of a key file is gone after the next") {
   const TemporaryFolder folder;
   const std::string path = folder.path / "cluster.key";
@@ -189,6 +189,25 @@ TEST_CASE("what a crash left of an earlier rewriting of a key file is gone after
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 4);
 }
 
+TEST_CASE("a keyring is changed step by step and its file reads back the same") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path / "cluster.key";
+  Keyring ring(test_key(1, 1));
+  CHECK(ring.install(test_key(1, 9))->code == "key-known");
+  REQUIRE(!ring.install(test_key(2, 2)));
+  CHECK(ring.in_use().id == 1);
+  CHECK(ring.use(3)->code == "key-unknown");
+  CHECK(ring.retire(1)->code == "key-in-use");
+  REQUIRE(!ring.use(2));
+  CHECK(ring.in_use().id == 2);
+  CHECK(ring.find(1) != nullptr);
+  REQUIRE(!ring.retire(1));
+  CHECK(ring.find(1) == nullptr);
+  CHECK(ring.install(test_key(1, 1))->code == "key-retired");
+  REQUIRE(!ring.install(test_key(3, 3)));
+  for (int i = 0; i < 2; ++i) REQUIRE(!write_keyring(path, ring));  // over the first one
+  const auto read = read_keyring(path);
+  REQUIRE(read);
   CHECK(*read == ring);
   CHECK(read->was_retired(1));
   for (std::uint64_t id = 4; ring.keys().size() < keyring_keys_max; ++id)
