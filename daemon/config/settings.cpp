@@ -75,7 +75,8 @@ void add_rest_address(SettingTable& table, std::string key, std::string flag, st
         if (!unix_socket && given != "none" &&
             !parse_endpoint(std::string(given), rest_port_default, endpoint))
           return quoted(given) +
-                 " is no REST address; write HOST:PORT, [::1]:7611, unix:/run/gossipd.sock or none";
+                 " is no REST address; write HOST:PORT, [::1]:7611, unix:/run/gossipd/rest.sock or "
+                 "none";
         *t = unix_socket || given == "none" ? std::string(given) : to_string(endpoint);
         return std::nullopt;
       },

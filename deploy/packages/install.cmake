@@ -137,7 +137,6 @@ endif()
 # Its trainers are processes of other users, so its socket is where the members of its group get.
 # A founder starts when the first of them has come.
 gossipd_install_service(core gossipd-core node-core.toml
-  "StateDirectory=" "RuntimeDirectory=gossipd-core\nRuntimeDirectoryMode=0750\nStateDirectory="
   "TimeoutStartSec=15min" "TimeoutStartSec=infinity"
   "--state-dir" "--set trainer.socket=/run/gossipd-core/trainer.sock --state-dir")
 if(TARGET gossip-lab)

@@ -15,6 +15,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "core/base/lasting_error.h"
+
 namespace gossipd {
 
 namespace {
@@ -22,8 +24,15 @@ namespace {
 constexpr int backlog = 16;
 constexpr std::size_t groups_max = 65536;
 
-Error listen_error(const std::string& path, const std::string& reason) {
-  return Error{"listen", "trainer.socket: cannot listen at " + path + ": " + reason};
+Error listen_error(const char* code, const std::string& path, const std::string& reason) {
+  return Error{code, "trainer.socket: cannot listen at " + path + ": " + reason};
+}
+
+// Of an errno; what somebody has to put right first is not tried again by a service manager.
+Error listen_error(const std::string& path, int error) {
+  return listen_error(error == ENOENT || is_lasting(error) ? "bad-config" : "listen", path,
+                      std::string(std::strerror(error)) +
+                          "; set trainer.socket to a path that this user may write to");
 }
 
 // A path too long for sockaddr_un is reached through its directory. `directory` must stay open.
@@ -47,16 +56,16 @@ std::optional<Error> clear(const std::string& path, const sockaddr_un& address) 
   struct stat found {};
   if (::lstat(path.c_str(), &found) != 0) return std::nullopt;
   if (!S_ISSOCK(found.st_mode))
-    return listen_error(path,
+    return listen_error("bad-config", path,
                         "a file lies there that is no socket; remove it, or set "
                         "trainer.socket to another path");
   const Descriptor probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (::connect(probe.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
       errno == EAGAIN)
-    return listen_error(path,
+    return listen_error("listen", path,
                         "another process listens there; give each daemon a socket of its "
                         "own by trainer.socket");
-  if (::unlink(path.c_str()) != 0) return listen_error(path, std::strerror(errno));
+  if (::unlink(path.c_str()) != 0) return listen_error(path, errno);
   return std::nullopt;
 }
 
@@ -96,15 +105,14 @@ void Alarm::silence() const {
 Result<Descriptor> listen_for_packets(const std::string& path) {
   Descriptor directory;
   sockaddr_un address{};
-  if (!address_of(path, directory, address)) return listen_error(path, std::strerror(errno));
+  if (!address_of(path, directory, address)) return listen_error(path, errno);
   if (auto error = clear(path, address)) return *error;
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   // Before it has a name, so that nobody else ever has access; and after, whatever the umask.
   if (!socket.is_open() || ::fchmod(socket.number(), 0660) != 0 ||
       ::bind(socket.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::chmod(address.sun_path, 0660) != 0 || ::listen(socket.number(), backlog) != 0)
-    return listen_error(path, std::string(std::strerror(errno)) +
-                                  "; set trainer.socket to a path that this user may write to");
+    return listen_error(path, errno);
   return socket;
 }
 

@@ -34,7 +34,7 @@ class TrainerSocket {
     attach::Attach attach;
   };
 
-  // Codes "listen". `directory`-relative paths are as the process sees them.
+  // Codes of listen_for_packets(). `directory`-relative paths are as the process sees them.
   [[nodiscard]] static Result<std::unique_ptr<TrainerSocket>> open(const std::string& path);
   ~TrainerSocket();
   TrainerSocket(const TrainerSocket&) = delete;

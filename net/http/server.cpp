@@ -160,12 +160,9 @@ Result<Endpoint> HttpServer::Impl::listen(const Endpoint& where) {
 }
 
 std::optional<Error> HttpServer::Impl::listen_unix(const std::string& path) {
-  const auto fail = [&path](const std::string& why) {
-    return Error{"listen", "cannot listen on " + path + ": " + why};
-  };
   if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path))
-    return fail("the path is empty or too long for a socket");
-  if (const auto taken = clear_socket_path(io_, path)) return fail(*taken);
+    return unix_listen_error(path, path.empty() ? ENOENT : ENAMETOOLONG);
+  if (auto taken = clear_socket_path(io_, path)) return taken;
   error_code error;
   local::acceptor acceptor(io_);
   acceptor.open(local(), error);
@@ -173,7 +170,7 @@ std::optional<Error> HttpServer::Impl::listen_unix(const std::string& path) {
   if (!error) acceptor.bind(local::endpoint(path), error);
   ::umask(mask);
   if (!error) acceptor.listen(static_cast<int>(options_.connections_max), error);
-  if (error) return fail(error.message());
+  if (error) return unix_listen_error(path, error.value());
   unix_files_.emplace_back(path, file_at(path));
   const auto listener = std::make_shared<Listener<local::acceptor>>(std::move(acceptor));
   unix_listeners_.push_back(listener);

@@ -71,7 +71,8 @@ class HttpServer {
   // (unreadable, or not of that key).
   [[nodiscard]] Result<Endpoint> listen(const Endpoint& where);
   // Creates the socket file with mode 0600 and replaces only a socket that nobody listens on.
-  // stop() removes it.
+  // stop() removes it. Errors: "listen", or "bad-config" where it stays so until somebody changes
+  // the path or its rights.
   [[nodiscard]] std::optional<Error> listen_unix(const std::string& path);
 
   // Lets pending answers finish and sends what waits in streams (at most write_timeout, and to a

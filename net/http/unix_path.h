@@ -10,13 +10,19 @@
 #include <string>
 #include <utility>
 
+#include "core/base/result.h"
+
 namespace gossipd {
 
 using FileIdentity = std::pair<dev_t, ino_t>;  // {0, 0}: no file
 [[nodiscard]] FileIdentity file_at(const std::string& path);
 
-// Removes a socket that a crash left behind; anything else of that name stays and is an error.
-[[nodiscard]] std::optional<std::string> clear_socket_path(boost::asio::io_context& io,
-                                                           const std::string& path);
+// Why nothing can listen there: "bad-config" where that stays so until somebody changes the path or
+// its rights, else "listen".
+[[nodiscard]] Error unix_listen_error(const std::string& path, int error);
+// Removes a socket that a crash left behind; anything else of that name stays and is an error, with
+// the codes above.
+[[nodiscard]] std::optional<Error> clear_socket_path(boost::asio::io_context& io,
+                                                     const std::string& path);
 
 }  // namespace gossipd

@@ -265,10 +265,12 @@ class Startup(ClusterTest):
             self.founder("--rest-token-file", token), EXIT_CONFIG, token, "chmod 600"
         )
 
-    def test_a_file_in_place_of_the_rest_socket(self):
+    def test_a_file_in_place_of_the_rest_socket_and_one_where_there_is_no_folder(self):
         node = self.founder()
+        node.rest = "unix:" + os.path.join(self.cluster.directory, "nowhere", "rest.sock")
+        self.assert_refused(node, EXIT_CONFIG, node.rest[5:], "create its directory")
         node.rest = "unix:" + self.write("precious", "precious")
-        self.assert_refused(node, 1, node.rest[5:], "no socket")
+        self.assert_refused(node, EXIT_CONFIG, node.rest[5:], "no socket")
         with open(node.rest[5:], encoding="ascii") as file:
             self.assertEqual("precious", file.read())
 

@@ -481,10 +481,15 @@ TEST_CASE("a socket that somebody listens at is not taken over, and one that was
     const auto first = TrainerSocket::open(path);
     REQUIRE(first);
     CHECK(TrainerSocket::open(path).error().text.find("another process") != std::string::npos);
+    CHECK(TrainerSocket::open(path).error().code == "listen");  // may pass
   }
   { const Result<Descriptor> left = listen_for_packets(path); }  // closed, the name stays
   CHECK(TrainerSocket::open(path));
-  CHECK_FALSE(TrainerSocket::open((directory / "none/s").string()));
+  CHECK(TrainerSocket::open((directory / "none/s").string()).error().code == "bad-config");
+  CHECK(TrainerSocket::open((directory / std::string(300, 's')).string()).error().code ==
+        "bad-config");
+  std::ofstream(directory / "file") << "precious";
+  CHECK(TrainerSocket::open((directory / "file").string()).error().code == "bad-config");
   const std::string deep = (directory / std::string(150, 'd')).string();
   std::filesystem::create_directory(deep);
   CHECK(TrainerSocket::open(deep + "/s"));

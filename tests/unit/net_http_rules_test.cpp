@@ -1,12 +1,16 @@
-// The parts of REST without a connection: the guard, problem documents, targets.
+// The parts of REST without a connection: the guard, problem documents, targets, a socket's path.
 #include <doctest/doctest.h>
+
+#include <fstream>
 
 #include "net/http/client.h"
 #include "net/http/guard.h"
 #include "net/http/server.h"
 #include "net/http/url.h"
+#include "net_test_support.h"
 
 using namespace gossipd;
+using namespace gossipd::test;
 
 namespace {
 
@@ -22,6 +26,28 @@ HttpRequest from(const std::string& host, const std::string& origin = {}) {
 }
 
 }  // namespace
+
+TEST_CASE("a Unix socket's path that only the operator can put right is told from one in use") {
+  const TemporaryFolder folder;
+  EventLoop loop;
+  HttpServer server(loop, {});
+  const auto refusal = [&server](const std::string& path) {
+    const auto error = server.listen_unix(path);
+    return error ? *error : Error{};
+  };
+  std::ofstream(folder.path / "file") << "precious";
+  for (const std::filesystem::path& path :
+       {folder.path / "nowhere" / "rest.sock", folder.path / "file", folder.path / "file" / "rest",
+        folder.path / std::string(200, 'a'), std::filesystem::path("/proc/rest.sock")}) {
+    const Error error = refusal(path);
+    CHECK_MESSAGE(error.code == "bad-config", error.text);
+    CHECK(contains(error.text, "cannot listen on " + path.string()));
+    CHECK(contains(error.text, ";"));  // and the way out
+  }
+  REQUIRE(!server.listen_unix(folder.path / "rest.sock"));
+  HttpServer second(loop, {});
+  CHECK(second.listen_unix(folder.path / "rest.sock")->code == "listen");
+}
 
 TEST_CASE("only requests that name this host pass") {
   const HttpServerOptions options{.allowed_hosts = {"Box1.example"}};
