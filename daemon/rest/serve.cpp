@@ -86,7 +86,7 @@ Result<std::unique_ptr<HttpServer>> serve_rest(EventLoop& loop, DaemonPort& port
   server = std::make_unique<HttpServer>(loop, std::move(router), options);
   if (config.rest.starts_with("unix:")) {
     if (const auto error = server->listen_unix(config.rest.substr(5)))
-      return Error{error->code, "rest: " + error->text + "; give another path, or none"};
+      return Error{error->code, "rest.listen: " + error->text};
     return server;
   }
   Endpoint where;

@@ -24,7 +24,7 @@ Error unix_listen_error(const std::string& path, int error) {
   const char* way_out = no_folder               ? "; create its directory, or name another path"
                         : error == ENAMETOOLONG ? "; name a shorter path"
                         : is_lasting(error)     ? "; name a path that this user may write to"
-                                                : "";
+                                                : "; name another path";
   return Error{no_folder || is_lasting(error) ? "bad-config" : "listen",
                "cannot listen on " + path + ": " + std::strerror(error) + way_out};
 }
