@@ -195,14 +195,16 @@ int refuse_start(DaemonConfig config, const Error& error, int code) {
 }
 
 // The configuration as files and environment have it now. Seeds of the command line stay, also
-// where they came by an invite whose file is gone.
+// where they came by an invite that is gone.
 Result<DaemonConfig> configured_now(const std::vector<std::string>& arguments,
                                     const DaemonConfig& config) {
   const Result<CommandLine> line = read_command_line(
       names_seeds(arguments) ? without_invites(arguments, config.join) : arguments,
       process_environment());
   if (!line) return line.error();
-  return line->config;
+  DaemonConfig now = line->config;
+  if (now.invite_missing) now.join = config.join;
+  return now;
 }
 
 // The founder of an external job waits here for the model that the cluster is about. Nothing runs

@@ -7,14 +7,13 @@
 #include <filesystem>
 #include <sstream>
 
-#include "core/balance/settings.h"
 #include "core/base/did_you_mean.h"
 #include "core/base/printable.h"
-#include "core/exchange/settings.h"
 #include "daemon/config/bootstrap.h"
+#include "daemon/config/check_whole.h"
 #include "daemon/config/refused_line.h"
 #include "daemon/config/settings.h"
-#include "models/devices/device_names.h"
+#include "daemon/disk/state_store.h"
 #include "models/files/regular_file.h"
 #include "models/job/toml_reader.h"
 
@@ -171,14 +170,29 @@ void read_setting(TomlTable table, const std::string& key, const Setting& s,
   if (const auto refused = s.set(value)) table.refuse(key, *refused);
 }
 
-std::optional<Error> read_node_file(const std::string& path, const std::vector<Setting>& settings) {
+// Where `join` is given. Only there an invite is read: that of an overruled source may be gone.
+enum class JoinFrom { node_file, environment, override_, flag };
+
+JoinFrom join_from(const Given& given, const Environment& environment) {
+  if (given.by_key.contains("join")) return JoinFrom::flag;
+  if (std::ranges::any_of(given.overrides, [](auto& text) { return text.starts_with("join="); }))
+    return JoinFrom::override_;
+  const auto variable = environment.find(environment_name("join"));
+  const bool set = variable != environment.end() && !variable->second.empty();
+  return set ? JoinFrom::environment : JoinFrom::node_file;
+}
+
+std::optional<Error> read_node_file(const std::string& path, const std::vector<Setting>& settings,
+                                    bool with_join) {
   const Result<std::string> text = read_text_file(path);
   if (!text) return bad_config(text.error().text);
   TomlReader reader(*text, path);
   const std::filesystem::path directory = std::filesystem::absolute(path).parent_path();
   for (const Setting& s : settings) {
     const std::size_t dot = s.key.find('.');
-    if (dot == std::string::npos)
+    if (s.key == "join" && !with_join)
+      (void)reader.root().get_strings(s.key, {}, seeds_max);
+    else if (dot == std::string::npos)
       read_setting(reader.root(), s.key, s, directory);
     else
       read_setting(reader.table(s.key.substr(0, dot)), s.key.substr(dot + 1), s, directory);
@@ -190,13 +204,14 @@ std::optional<Error> read_node_file(const std::string& path, const std::vector<S
 // -------------------------------------------------------------------
 
 std::optional<Error> read_environment(const Environment& environment,
-                                      const std::vector<Setting>& settings,
+                                      const std::vector<Setting>& settings, bool with_join,
                                       std::vector<std::string>& warnings) {
   std::vector<std::string> names = {"GOSSIPD_CONFIG"};
   for (const Setting& s : settings) {
     names.push_back(environment_name(s.key));
     const auto found = environment.find(names.back());
     if (found == environment.end() || found->second.empty()) continue;
+    if (s.key == "join" && !with_join) continue;
     if (const auto refused = s.set(found->second))
       return bad_config("environment " + names.back() + ": " + *refused);
   }
@@ -227,6 +242,16 @@ std::optional<Error> apply_override(const std::string& text, const std::vector<S
 // ---- what no single setting can see
 // ----------------------------------------------------------------
 
+// A member has what its invite gave, whose file may well be gone since.
+std::optional<Error> look_for_invite(const DaemonConfig& config,
+                                     std::vector<std::string>& warnings) {
+  if (!config.invite_missing) return std::nullopt;
+  const std::string text = "join: " + config.invite_missing->text;
+  if (StateStore::is_new(config.state_dir)) return bad_config(text);
+  warnings.push_back(text + "; this node is a member and goes on without; leave it out of `join`");
+  return std::nullopt;
+}
+
 Result<std::string> default_state_dir(const Environment& environment) {
   if (::geteuid() == 0) return std::string("/var/lib/gossipd");
   const auto state = environment.find("XDG_STATE_HOME");
@@ -240,29 +265,6 @@ Result<std::string> default_state_dir(const Environment& environment) {
   return home->second + "/.local/state/gossipd";
 }
 
-std::optional<Error> check_device(const std::string& device) {
-  const auto devices = split_devices(device);
-  if (devices) return std::nullopt;
-  return bad_config("trainer.device: " + devices.error().text);
-}
-
-std::optional<Error> check_name(const std::string& name) {
-  const bool spoils_lines = std::ranges::any_of(name, [](char c) {
-    return static_cast<unsigned char>(c) <= 0x20 || c == '"' || c == '=' || c == ',';
-  });
-  if (spoils_lines || printable(name) != name)
-    return bad_config("name: '" + name +
-                      "' holds a space, a quote, ',', '=' or a control character; use letters, "
-                      "digits, '-' and '.'");
-  if (name.starts_with('-') || name == "*" || name == "." || name == "..")
-    return bad_config("name: '" + name +
-                      "' reads as an option, a path or every name; begin with a letter");
-  if (name.size() > name_bytes_max)
-    return bad_config("name: is longer than " + std::to_string(name_bytes_max) +
-                      " bytes; shorten it");
-  return std::nullopt;
-}
-
 // A FIFO or a device would hold the start up for ever.
 std::optional<Error> check_files(const std::vector<Setting>& settings) {
   for (const Setting& s : settings) {
@@ -273,95 +275,6 @@ std::optional<Error> check_files(const std::vector<Setting>& settings) {
     if (const auto refused = refuse_irregular(path))
       return bad_config(s.key + ": " + refused->text);
   }
-  return std::nullopt;
-}
-
-std::optional<Error> check_membership(const MembershipPolicy& m) {
-  const auto ordered = [](const char* less, Duration a, const char* more,
-                          Duration b) -> std::optional<Error> {
-    if (a <= b) return std::nullopt;
-    return bad_config(std::string("membership.") + less + " is longer than membership." + more +
-                      "; make it shorter");
-  };
-  if (m.links_max != 0 && m.links > m.links_max)
-    return bad_config("membership.links (" + std::to_string(m.links) +
-                      ") is more than membership.links_max (" + std::to_string(m.links_max) +
-                      "); raise links_max");
-  if (m.links_max == 1)
-    return bad_config(
-        "membership.links_max is 1, so that two nodes that are linked let no third one in; give 2 "
-        "or more, or 0 for one more than membership.links");
-  if (auto e = ordered("ping_ms", m.ping, "suspect_after_ms", m.suspect_after)) return e;
-  if (auto e = ordered("suspect_after_ms", m.suspect_after, "fail_after_ms", m.fail_after))
-    return e;
-  return ordered("redial_min_ms", m.redial_min, "redial_max_ms", m.redial_max);
-}
-
-std::optional<Error> check_peer_tls(const DaemonConfig& c) {
-  const PeerCertificateFiles& files = c.peer_tls;
-  const int given = static_cast<int>(!files.ca.empty()) +
-                    static_cast<int>(!files.certificate.empty()) +
-                    static_cast<int>(!files.key.empty());
-  if (given != 0 && given != 3)
-    return bad_config(
-        "peer_tls.ca, peer_tls.certificate and peer_tls.key belong together: give all three, or "
-        "none and a key file");
-  if (given == 3 && !c.key_file.empty())
-    return bad_config(
-        "key_file and peer_tls.* exclude each other: a cluster has a key or certificates; leave "
-        "one of them out, on every node the same");
-  return std::nullopt;
-}
-
-std::optional<Error> check_invite(const DaemonConfig& c) {
-  if (!c.invite) return std::nullopt;
-  if (!c.key_file.empty())
-    return bad_config("join: an invite holds the cluster's key, so key_file (" + c.key_file +
-                      ") has no place beside it; leave one of them out");
-  if (!c.peer_tls.ca.empty())
-    return bad_config(
-        "join: an invite is of a cluster with a key, so peer_tls.* has no place beside it; leave "
-        "one of them out");
-  return std::nullopt;
-}
-
-std::optional<Error> check_bootstrap(const DaemonConfig& c) {
-  if (c.ordinal == 0u && c.invite)
-    return bad_config(
-        "bootstrap: node 0 founds the cluster, but an invite is to one that exists; leave out "
-        "--bootstrap to join it, or give addresses and a --key-file");
-  if (!c.ordinal || !c.join.empty()) return std::nullopt;
-  return bad_config(
-      "bootstrap: `join` names nobody; give every node the addresses of all, for example --join "
-      "gossipd-0.gossipd --join gossipd-1.gossipd, so that no second cluster is ever founded");
-}
-
-std::optional<Error> check_whole(const DaemonConfig& c) {
-  if (auto e = check_name(c.name)) return e;
-  if (auto e = check_device(c.device)) return e;
-  if (auto e = check_membership(c.membership)) return e;
-  if (auto e = check_peer_tls(c)) return e;
-  if (auto e = check_invite(c)) return e;
-  if (auto e = check_bootstrap(c)) return e;
-  if (const auto mistake = exchange_mistake(c.exchange)) return bad_config(*mistake);
-  if (const auto mistake = balance_mistake(c.balance)) return bad_config(*mistake);
-  if (c.key_file == "none" && c.listen && !is_loopback(*c.listen))
-    return bad_config(
-        "listen: " + to_string(*c.listen) +
-        " is beyond loopback, but without a key everything travels in plain; listen on 127.0.0.1, "
-        "or give a key (gossipctl key generate FILE, then --key-file FILE on every node) or "
-        "certificates (peer_tls.*)");
-  Endpoint rest;
-  const bool rest_on_tcp = c.rest != "none" && !c.rest.starts_with("unix:") &&
-                           parse_endpoint(c.rest, rest_port_default, rest);
-  if (rest_on_tcp && !is_loopback(rest) && c.rest_token_file.empty())
-    return bad_config("rest.listen: " + c.rest +
-                      " is beyond loopback, where everybody could steer this node; "
-                      "use 127.0.0.1 or unix:PATH, or set rest.token_file");
-  if (c.rest_certificate.empty() != c.rest_key.empty())
-    return bad_config(
-        "rest.certificate and rest.key belong together: give both, or neither and the node makes "
-        "its own");
   return std::nullopt;
 }
 
@@ -422,11 +335,16 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
   const auto variable = environment.find("GOSSIPD_CONFIG");
   if (given.config_file.empty() && variable != environment.end())
     given.config_file = variable->second;
+  const JoinFrom join = join_from(given, environment);
   if (!given.config_file.empty())
-    if (auto error = read_node_file(given.config_file, settings)) return *error;
-  if (auto error = read_environment(environment, settings, result.warnings)) return *error;
+    if (auto error = read_node_file(given.config_file, settings, join == JoinFrom::node_file))
+      return *error;
+  if (auto error =
+          read_environment(environment, settings, join == JoinFrom::environment, result.warnings))
+    return *error;
   for (const std::string& text : given.overrides)
-    if (auto error = apply_override(text, settings)) return *error;
+    if (join != JoinFrom::flag || !text.starts_with("join="))
+      if (auto error = apply_override(text, settings)) return *error;
   for (const auto& [key, value] : given.by_key) {
     const Setting* setting = find(settings, key);
     if (const auto refused = setting->set(value))
@@ -451,6 +369,7 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
   std::error_code unknown;  // then it stays relative
   if (const auto whole = std::filesystem::absolute(config.state_dir, unknown); !unknown)
     config.state_dir = whole.lexically_normal().string();
+  if (auto error = look_for_invite(config, result.warnings)) return *error;
   if (auto error = check_whole(config)) return *error;
   if (given.check_config) result.action = CommandLine::Action::check_config;
   // `settings` points into `config`, which moves with the result: nothing may use it from here on.

@@ -23,10 +23,12 @@ inline constexpr std::uint16_t metrics_port_default = 9464;
 inline constexpr int exit_bad_config = 78;  // EX_CONFIG
 
 struct DaemonConfig {
-  std::string name;               // default: the host's name
-  std::string job_file;           // founds a cluster, or must agree with the one that is joined
-  std::vector<Endpoint> join;     // seeds, an invite's included
-  std::optional<Invite> invite;   // given in `join`: the key too
+  std::string name;              // default: the host's name
+  std::string job_file;          // founds a cluster, or must agree with the one that is joined
+  std::vector<Endpoint> join;    // seeds, an invite's included
+  std::optional<Invite> invite;  // given in `join`: the key too
+  // `join` names an invite that is not there; only a member may do without.
+  std::optional<Error> invite_missing;
   std::string key_file;           // "": STATE/cluster.key; "none": plain, loopback only
   PeerCertificateFiles peer_tls;  // instead of a key: all three, or none
   std::string state_dir;

@@ -55,7 +55,12 @@ std::string read_line() {
 }
 
 Result<Invite> ask() {
-  if (::isatty(STDIN_FILENO) == 0) return find_invite(SecretText(read_line()).text());
+  if (::isatty(STDIN_FILENO) == 0) {
+    const SecretText line(read_line());
+    if (!line.text().empty()) return find_invite(line.text());
+    return Error{"key-missing",
+                 "standard input holds no invite; `gossipctl invite` on a member prints one"};
+  }
   std::fputs("paste the invite (gossip1…; it is not shown), then Enter: ", stderr);
   const Result<Invite> invite = [] {
     const NoEcho quiet;

@@ -17,7 +17,8 @@ namespace gossipd {
 
 // Whether a word of `join` is no address but one of the three.
 [[nodiscard]] bool names_invite(std::string_view word);
-// Errors "invite-format", and those of read_secret_file(). Standard input is read once: the same
+// Errors "invite-format", and those of read_secret_file(): "key-missing" is no file, or nothing on
+// standard input. Standard input is read once: the same
 // word gives the same answer again.
 [[nodiscard]] Result<Invite> take_invite(std::string_view word);
 

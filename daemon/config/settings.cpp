@@ -21,6 +21,7 @@ bool read_all(std::string_view text, std::uint32_t& out) {
 SettingRefused read_seeds(std::string_view given, DaemonConfig& config) {
   std::vector<Endpoint> seeds;
   std::optional<Invite> invite;
+  std::optional<Error> missing;
   while (!given.empty()) {
     const std::size_t comma = std::min(given.find(','), given.size());
     const std::string one(given.substr(0, comma));
@@ -28,8 +29,12 @@ SettingRefused read_seeds(std::string_view given, DaemonConfig& config) {
     Endpoint endpoint;
     const bool cut = one.starts_with("gossip1") && one.ends_with("...");  // as pages write it
     if (cut || names_invite(one)) {
-      if (invite) return "has more than one invite; one is enough";
+      if (invite || missing) return "has more than one invite; one is enough";
       const Result<Invite> taken = take_invite(one);
+      if (!taken && taken.error().code == "key-missing") {
+        missing = taken.error();  // what becomes of it is for the state directory to say
+        continue;
+      }
       if (!taken) return taken.error().text;
       invite = *taken;
       seeds.insert(seeds.end(), invite->seeds.begin(), invite->seeds.end());
@@ -45,6 +50,7 @@ SettingRefused read_seeds(std::string_view given, DaemonConfig& config) {
   }
   config.join = std::move(seeds);
   config.invite = std::move(invite);
+  config.invite_missing = std::move(missing);
   return std::nullopt;
 }
 

@@ -136,6 +136,26 @@ class NextJob(ClusterTest):
         with open(f"/proc/{first.process.pid}/cmdline", encoding="utf-8") as file:
             self.assertNotIn("--join", file.read().split("\0"))
 
+    def test_a_member_whose_invite_was_deleted_goes_on_to_the_next_job(self):
+        first = self.cluster.founder(self.cluster.job(**SHORT), trainer__min_step_ms=5).start()
+        first.wait_phase("training")
+        invite, config = self.path("invite"), self.path("node.toml")
+        self.assertEqual(0, first.ctl("invite", "--file", invite).returncode)
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(f'join = ["@{invite}"]\n')
+        second = self.cluster.node("box2", "--config", config, "--shard", "1/1", key="").start()
+        for node in (first, second):
+            node.wait_phase("finished")
+        os.remove(invite)
+        started = first.ctl("job", "start", self.next_job())
+        self.assertEqual(0, started.returncode, started.stderr)
+        for node in (first, second):
+            self.wait_number(node, 2)
+        # Nor does a restart need it.
+        self.assertEqual(0, second.terminate())
+        second.start().wait_phase("finished")
+        second.wait_log("there is no invite file .*this node is a member and goes on without")
+
     def test_what_cannot_be_started_is_refused_with_the_reason(self):
         first = self.cluster.founder(self.cluster.job(budget_samples=200_000)).start()
         first.wait_phase("training")

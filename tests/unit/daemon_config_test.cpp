@@ -158,6 +158,42 @@ TEST_CASE("an invite is taken with what a shell or a file has left around it") {
   CHECK_FALSE(mentions(mistake({"--join", " " + word + "a"}), word));
 }
 
+TEST_CASE("an invite of a source that another overrules is not looked for") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("node.toml", "join = [\"@gone\"]\n");
+  CHECK(mentions(mistake({"--config", file}), "there is no invite file"));
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--join", "box1"}, {"--set", "join=box1", "--set", "name=x"}}) {
+    std::vector<std::string> arguments{"--config", file};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    const auto line = read(arguments, {{"GOSSIPD_JOIN", "@nor-here"}});
+    REQUIRE(line);
+    CHECK(line->config.join == std::vector{Endpoint{"box1", peer_port_default}});
+  }
+  CHECK(read({"--config", file}, {{"GOSSIPD_JOIN", "box1"}}));
+  CHECK(read({"--join", "box1", "--set", "join=@gone"}));
+}
+
+TEST_CASE("a member goes on without the file of its invite, and is told") {
+  const TemporaryDirectory directory;
+  const std::vector<std::string> words{"--join", "@gone",       "--join",
+                                       "box1",   "--state-dir", directory.path().string()};
+  CHECK(mentions(mistake(words), "join: there is no invite file gone"));
+  (void)directory.write("node.json", "{}");
+  const auto line = read(words);
+  REQUIRE(line);
+  CHECK(line->config.join == std::vector{Endpoint{"box1", peer_port_default}});
+  CHECK_FALSE(line->config.invite);
+  REQUIRE(line->warnings.size() == 1);
+  CHECK(mentions(line->warnings[0], "this node is a member and goes on without"));
+  // What the file says wrongly is still an error.
+  (void)directory.write("empty", "");
+  std::filesystem::permissions(directory.path() / "empty", std::filesystem::perms(0600));
+  CHECK(mentions(mistake({"--join", "@" + (directory.path() / "empty").string(), "--state-dir",
+                          directory.path().string()}),
+                 "no whole invite"));
+}
+
 TEST_CASE("a flag without a value takes none of the next flag, nor nothing") {
   const std::string join = "--join has no value", way_out = "`gossipctl invite` on a member";
   for (const std::vector<std::string>& words :
