@@ -32,10 +32,18 @@ void DiskWriter::after_all(std::function<void()> done) {
 void DiskWriter::add(Item item, bool newest) {
   {
     const std::lock_guard lock(mutex_);
-    if (newest)
-      replaced_ +=
-          std::erase_if(waiting_, [&item](const Item& other) { return other.what == item.what; });
-    waiting_.push_back(std::move(item));
+    const auto replaced =
+        newest ? std::ranges::find(waiting_, item.what, &Item::what) : waiting_.end();
+    if (replaced == waiting_.end()) {
+      waiting_.push_back(std::move(item));
+    } else {
+      ++replaced_;
+      // Who waits for what is replaced waits for what replaces it.
+      const auto behind = waiting_.erase(replaced);
+      const auto told_later = std::stable_partition(
+          behind, waiting_.end(), [](const Item& other) { return other.task != nullptr; });
+      waiting_.insert(told_later, std::move(item));
+    }
   }
   wakes_.notify_all();
 }

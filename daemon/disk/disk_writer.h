@@ -40,7 +40,7 @@ class DiskWriter {
   void write(const std::string& what, Task task, Done done);
   // Instead of one of that name that waits: neither its task nor its `done` is called.
   void write_newest(const std::string& what, Task task, Done done);
-  // When everything asked for so far has ended.
+  // When everything asked for so far has ended, and what replaces some of it.
   void after_all(std::function<void()> done);
 
   [[nodiscard]] DiskView view(Instant now) const;

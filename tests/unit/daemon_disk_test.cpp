@@ -114,6 +114,32 @@ TEST_CASE(
   CHECK(writer.view(EventLoop::now()).replaced == 2);
 }
 
+TEST_CASE("who asked to be told after a state that a newer one replaces is told after that one") {
+  EventLoop loop;
+  DiskWriter writer(loop);
+  Gate gate, held;
+  std::vector<std::string> told;
+  const auto tell = [&](const std::string& what) {
+    return [&told, what](const std::optional<Error>&) { told.push_back(what); };
+  };
+  const DiskWriter::Task nothing = [] { return std::nullopt; };
+  writer.write_newest("node.json", gate.task(), tell("state 0"));
+  gate.wait_until_reached();
+  writer.after_all([&] { told.emplace_back("after state 0"); });
+  writer.write_newest("node.json", nothing, tell("state 1"));
+  writer.after_all([&] { told.emplace_back("after state 1"); });
+  writer.write("job.toml", nothing, tell("job"));
+  writer.write_newest("node.json", held.task(), tell("state 2"));
+  gate.open();
+  held.wait_until_reached();
+  REQUIRE(loop.run_until([&] { return told.size() >= 3; }, patience));
+  CHECK(told == std::vector<std::string>{"state 0", "after state 0", "job"});
+  held.open();
+  REQUIRE(loop.run_until([&] { return told.size() >= 5; }, patience));
+  CHECK(told[3] == "state 2");
+  CHECK(told[4] == "after state 1");
+}
+
 TEST_CASE(
     "while a write does not end the loop goes on, and the view says which file it is and for how "
     "long") {
