@@ -148,6 +148,16 @@ void extend(DaemonPort& port, const HttpRequest& request, const HttpRespond& res
   });
 }
 
+// A failure of this node, not a refusal.
+bool is_of_disk(const Error& error) {
+  return error.code == "no-space" || error.code == "io-error" || error.code == "state-gone";
+}
+
+std::string disk_hint(const Error& error) {
+  return error.code == "no-space" ? "free some space where the state directory lies"
+                                  : "gossipctl doctor looks at the disk; mend that";
+}
+
 // The one string of a JSON object {"name": "…"}; it is not empty.
 Result<std::string> read_word(const std::string& body, const std::string& name) {
   const Json json = parse_body(body);
@@ -177,10 +187,10 @@ void start_job(DaemonPort& port, const HttpRequest& request, const HttpRespond& 
       return respond(problem(504, error.code, "The job is still tried", error.text,
                              "gossipctl status shows it: waiting_for while it is tried, and "
                              "warnings where it is not started"));
-    if (error.code == "no-space")
+    if (is_of_disk(error))
       return respond(problem(500, error.code, "The job is not started", error.text,
-                             "free some space where the state directory lies, then start the job "
-                             "again; the node stays with its job until then"));
+                             disk_hint(error) + ", then start the job again; the node stays with "
+                                                "its job until then"));
     if (error.code == "other-job")
       return respond(problem(409, error.code, "Another job is the cluster's next", error.text,
                              "GET /v1/job shows it; start yours once that one is finished"));
@@ -219,6 +229,9 @@ HttpResponse keys_changed(const DaemonPort& port, const std::optional<Error>& er
   if (!error) return keys(port);
   if (error->code == "certificates" || error->code == "no-key") return keys(port);
   if (error->code == "disk-slow") return late(*error);
+  if (is_of_disk(*error))
+    return problem(500, error->code, "The keys are as they were", error->text,
+                   disk_hint(*error) + ", then try again");
   return problem(409, error->code, "The keys are as they were", error->text,
                  "gossipctl key list shows them");
 }

@@ -220,8 +220,10 @@ TEST_CASE("a command that the node's state refuses is 409 with the node's own co
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 409);
   daemon.refusal = Error{"unknown-member", "no member has this id"};
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 404);
-  for (const auto& [code, status] : {std::pair("job-running", 409), std::pair("no-data", 400),
-                                     std::pair("still-trying", 504), std::pair("no-space", 500)}) {
+  for (const auto& [code, status] :
+       {std::pair("job-running", 409), std::pair("no-data", 400), std::pair("still-trying", 504),
+        std::pair("no-space", 500), std::pair("io-error", 500), std::pair("state-gone", 500)}) {
+    CAPTURE(code);
     daemon.refusal = Error{code, "no"};
     CHECK(ask(daemon, "POST", "/v1/job/start", R"({"file": "/b.toml"})").status == status);
   }
@@ -337,6 +339,15 @@ TEST_CASE("keys are shown by id and changed by file and id, never by secret") {
       ask(daemon, "POST", "/v1/keys/retire", R"({"id": "00000000000000a1"})");
   CHECK(refused.status == 409);
   CHECK(json_of(refused)["code"] == "key-in-use");
+  for (const char* code : {"no-space", "io-error", "state-gone"}) {
+    daemon.refusal = Error{code, "the disk"};
+    for (const auto& [path, body] : {std::pair("/v1/keys/install", R"({"file": "/new.key"})"),
+                                     std::pair("/v1/keys/use", R"({"id": "00000000000000a2"})")}) {
+      const HttpResponse answer = ask(daemon, "POST", path, body);
+      CHECK(answer.status == 500);
+      CHECK(json_of(answer)["code"] == code);
+    }
+  }
   daemon.made_up_keys = Error{"no-key", "started with --key-file none"};
   CHECK(ask(daemon, "GET", "/v1/keys").status == 404);
   const Error certificates{"certificates", "this cluster uses certificates"};
