@@ -1,5 +1,6 @@
 #include "daemon/job_trial.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -37,6 +38,12 @@ void end_with_daemon() {
   // Comes when the thread ends that has spawned this process: JobTrial's waits for it.
   (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (std::to_string(::getppid()) != daemon) std::_Exit(1);
+  // Where memory runs out it goes first, not the daemon.
+  const int score = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (score >= 0) {
+    (void)!::write(score, "1000", 4);
+    ::close(score);
+  }
 }
 
 std::vector<std::string> trial_arguments(const DaemonConfig& config, const std::string& file) {

@@ -49,7 +49,8 @@ class JobTrial {
 [[nodiscard]] std::vector<std::string> trial_arguments(const DaemonConfig& config,
                                                        const std::string& file);
 // To be called before anything else is done: a process that is the trial of a daemon asks to be
-// killed when that ends, and ends if it already has. Nothing in any other process.
+// killed when that ends, or first where memory runs out, and ends if that already has. Nothing in
+// any other process.
 void end_with_daemon();
 // A trial's, by the process id of its daemon; without the settings of the node, which the trial
 // gets as flags.

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""tests/unit_file_test.py - deploy/gossipd.service leaves a GPU's devices within reach.
+"""tests/unit_file_test.py - deploy/gossipd.service leaves a GPU's devices within reach, and a
+node that outlives its children.
 
     tests/unit_file_test.py [ROOT]       complains about every directive that takes them away
     tests/unit_file_test.py --self-test  also plants each of them: it must be found
@@ -30,6 +31,8 @@ def complaints(text):
     for name, wrong in CLOSES_DEVICES.items():
         if name in service and (wrong is None or service[name].lower() in wrong):
             yield f"{name}={service[name]} keeps CUDA from its devices"
+    if service.get("OOMPolicy") != "continue":
+        yield "a job's trial that runs out of memory stops the node (OOMPolicy=continue)"
     if "nvidia-modprobe" not in service.get("ExecStartPre", ""):
         yield "nothing makes /dev/nvidia-uvm on a box without a graphical session (ExecStartPre=)"
 
@@ -47,6 +50,9 @@ def main(arguments):
         if not list(complaints(text.replace("[Service]", f"[Service]\n{name}={value}", 1))):
             print(f"self-test: {name}={value} was not found")
             found.append(name)
+    if planted and not list(complaints(text.replace("OOMPolicy=continue\n", ""))):
+        print("self-test: a missing OOMPolicy= was not found")
+        found.append("OOMPolicy")
     if not found:
         print("the unit leaves a GPU within reach")
     return 1 if found else 0

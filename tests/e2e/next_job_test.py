@@ -183,6 +183,8 @@ class NextJob(ClusterTest):
     def test_a_trial_that_fails_after_the_answer_is_told_in_log_and_status(self):
         first = self.alone()
         asked, trial = self.held_trial(first)
+        with open(f"/proc/{trial}/oom_score_adj", encoding="ascii") as file:
+            self.assertEqual("1000\n", file.read(), "where memory runs out it goes first")
         done = asked.result()
         self.assertEqual(EXIT_TIMEOUT, done.returncode, done.stderr)
         self.assertIn("The job is still tried (still-trying)", done.stderr)
