@@ -358,8 +358,17 @@ int main(int argc, char** argv) {
     return once_written(run_init({arguments.begin() + 1, arguments.end()}));
   use_best_blas(argv[0], arguments);  // before anything is read that can be read once
   hide_invites(argc, argv);
+// The kernel withholds a signal's default from the first process of a container, so that reading
+// the data or waiting for a trainer could not be ended.
+void die_as_first_process() {
+  if (::getpid() != 1) return;
+  for (const int number : {SIGTERM, SIGINT})
+    std::signal(number, [](int caught) { ::_exit(128 + caught); });
+}
+
   const Result<CommandLine> line = read_command_line(arguments, process_environment());
   if (!line)
+  die_as_first_process();
     return refuse_start(config_of_refusal(arguments, process_environment()), line.error(),
                         exit_bad_config);
   switch (line->action) {

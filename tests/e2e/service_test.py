@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 import unittest
 
@@ -98,6 +99,23 @@ class Service(ClusterTest):
         said = ["READY=1", f"STATUS=waiting for a trainer at {node.state_dir}/trainer.sock"]
         self.assertEqual([*said, "WATCHDOG_USEC=0"], manager.lines)
         self.assertEqual(-signal.SIGTERM, node.terminate())
+
+    def test_as_a_container_s_first_process_it_can_be_stopped_before_it_runs(self):
+        """The kernel withholds a signal's default from such a process."""
+        within = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
+        if subprocess.run([*within, "true"], check=False).returncode != 0:
+            self.skipTest("no namespace of processes can be made here")
+        path = os.path.join(self.cluster.directory, "mine.toml")
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(EXTERNAL_JOB)
+        node = self.cluster.founder(path, shard="auto", data=None)
+        node.prefix = within
+        for number in (signal.SIGTERM, signal.SIGINT):
+            node.start().wait_log("event=waiting-for-trainer")
+            outside = node.process.pid
+            with open(f"/proc/{outside}/task/{outside}/children", encoding="ascii") as file:
+                os.kill(int(file.read()), number)
+            self.assertEqual(128 + number, node.exit_code())
 
     def test_no_watchdog_and_no_manager_are_no_trouble(self):
         manager = self.with_manager("nonsense")
