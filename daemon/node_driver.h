@@ -170,6 +170,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void divide_data();
   void tell_live();
   void log_progress();
+  void wait_for_disk();
   void stopped(const char* part);
   void on_stop_time_up();
   [[nodiscard]] std::optional<Error> missing_on_disk() const;

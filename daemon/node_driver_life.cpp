@@ -121,6 +121,7 @@ void NodeDriver::save_history() {
       },
       [this](const std::optional<Error>& error) {
         history_writing_ = false;
+        if (!error && stopping_) return save_history();  // the last point came meanwhile
         if (!error) return;
         log_.history().not_saved();
         warn(error->text);
@@ -191,10 +192,17 @@ void NodeDriver::stop(const std::string& why) {
   if (metrics_) parts_running_.insert(part_metrics);
   transport_->stop([this] { stopped(part_peers); });
   training_->stop(model_stands, [this] { stopped(part_trainer); });
-  disk_.after_all([this] { stopped(part_disk); });
+  wait_for_disk();
   trial_.stop([this] { stopped(part_trial); });
   if (rest_) rest_->stop([this] { stopped(part_rest); });
   if (metrics_) metrics_->stop([this] { stopped(part_metrics); });
+}
+
+void NodeDriver::wait_for_disk() {
+  disk_.after_all([this] {
+    if (history_writing_) return wait_for_disk();  // a second time, with the last point
+    stopped(part_disk);
+  });
 }
 
 void NodeDriver::stopped(const char* part) {

@@ -1,6 +1,8 @@
 """A slow or stuck disk costs a node only the writes."""
 
 import concurrent.futures
+import json
+import os
 import signal
 import unittest
 
@@ -100,6 +102,21 @@ class SlowDisk(ClusterTest):
         self.assertEqual(0, answer.returncode, answer)
         self.assertIn("current.safetensors", answer.stdout)
         self.assertEqual(0, node.exit_code())
+
+    def test_history_that_waits_for_the_disk_when_the_node_is_stopped_gets_the_last_point_too(self):
+        node = self.cluster.founder(self.cluster.job(), shard="1/1", **settings())
+        disk = Disk(node)
+        node.start().wait_step(20)
+        disk.takes("stuck")
+        waiting = node.wait("state and history", lambda s: s["disk"]["waiting"] == 2)
+        node.wait_step(waiting["step"] + 20)
+        node.signal(signal.SIGTERM)
+        node.wait_log("event=stopping")
+        disk.takes(0)
+        self.assertEqual(0, node.exit_code())
+        with open(os.path.join(node.state_dir, "history.jsonl"), encoding="utf-8") as file:
+            last = json.loads(file.read().splitlines()[-1])
+        self.assertGreaterEqual(last["step"], waiting["step"] + 20)
 
     def test_a_second_signal_ends_a_node_that_waits_for_its_disk(self):
         node = self.cluster.founder(self.cluster.job(), shard="1/1", **settings())
