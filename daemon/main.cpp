@@ -253,16 +253,26 @@ Result<StartPlan> make_plan_with_socket(const DaemonConfig& config, const StateS
   return plan;
 }
 
+// The first signal that asked for the end.
+struct StopAsked {
+  Instant at;
+  int signal = 0;
+};
+
 // What follows once the loop has stopped.
-int end_of(const NodeDriver& driver, const DaemonConfig& config, bool stop_asked,
-           const std::vector<std::string>& arguments, char* program) {
+int end_of(const NodeDriver& driver, const DaemonConfig& config,
+           const std::optional<StopAsked>& stop_asked, const std::vector<std::string>& arguments,
+           char* program) {
   const std::optional<Error>& failure = driver.failure();
   if (!failure && driver.restart_wanted() && !stop_asked)
     return start_again(arguments, config, program);
-  if (!failure && !driver.left_trainer_behind()) return 0;
+  // To a scheduler 0 says that the job is done, so that what waits for the model may begin.
+  const bool broken_off = stop_asked && config.until == "finished" && !driver.job_finished();
+  const int code = broken_off ? 128 + stop_asked->signal : 0;
+  if (!failure && !driver.left_trainer_behind()) return code;
   flush_log();
   // A trainer that did not stop in time must not hold up the exit: everything durable is written.
-  std::_Exit(failure ? fail_logged(config, *failure, exit_code_of(*failure)) : 0);
+  std::_Exit(failure ? fail_logged(config, *failure, exit_code_of(*failure)) : code);
 }
 
 int run(const CommandLine& line, const std::vector<std::string>& arguments, char* program) {
@@ -307,13 +317,13 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   EventLoop loop;
   NodeDriver driver(loop, config, *store, socket.get());
   driver.find_own_address(*plan);  // a signal just ends it
-  std::optional<Instant> stop_asked;
+  std::optional<StopAsked> stop_asked;
   // Before it tells the service manager that it is ready, and may be stopped.
   loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&](int number) {
     if (number == SIGHUP) return driver.reload(configured_now(arguments, config));
     // `timeout` and others signal a process and then its group: that is one request.
-    if (stop_asked && EventLoop::now() - *stop_asked > one_request) std::_Exit(128 + number);
-    if (!stop_asked) stop_asked = EventLoop::now();
+    if (stop_asked && EventLoop::now() - stop_asked->at > one_request) std::_Exit(128 + number);
+    if (!stop_asked) stop_asked = {EventLoop::now(), number};
     driver.stop(number == SIGTERM ? "SIGTERM" : "SIGINT");
   });
   if (auto error = driver.start(*plan)) return fail_logged(config, *error, exit_code_of(*error));
@@ -323,7 +333,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   print_invite(*plan, driver.address());
   loop.run();
   if (driver.restart_wanted()) loop.run_ready();  // a SIGTERM while the log was flushed
-  return end_of(driver, config, stop_asked.has_value(), arguments, program);
+  return end_of(driver, config, stop_asked, arguments, program);
 }
 
 }  // namespace
@@ -348,16 +358,6 @@ int once_written(int code) {
   return code == 0 ? 1 : code;
 }
 
-int main(int argc, char** argv) {
-  take_own_name(argv[0]);
-  end_with_daemon();
-  std::signal(SIGHUP, SIG_IGN);
-  std::signal(SIGPIPE, SIG_IGN);
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (!arguments.empty() && arguments[0] == "init")
-    return once_written(run_init({arguments.begin() + 1, arguments.end()}));
-  use_best_blas(argv[0], arguments);  // before anything is read that can be read once
-  hide_invites(argc, argv);
 // The kernel withholds a signal's default from the first process of a container, so that reading
 // the data or waiting for a trainer could not be ended.
 void die_as_first_process() {
@@ -366,9 +366,19 @@ void die_as_first_process() {
     std::signal(number, [](int caught) { ::_exit(128 + caught); });
 }
 
+int main(int argc, char** argv) {
+  take_own_name(argv[0]);
+  die_as_first_process();
+  end_with_daemon();
+  std::signal(SIGHUP, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty() && arguments[0] == "init")
+    return once_written(run_init({arguments.begin() + 1, arguments.end()}));
+  use_best_blas(argv[0], arguments);  // before anything is read that can be read once
+  hide_invites(argc, argv);
   const Result<CommandLine> line = read_command_line(arguments, process_environment());
   if (!line)
-  die_as_first_process();
     return refuse_start(config_of_refusal(arguments, process_environment()), line.error(),
                         exit_bad_config);
   switch (line->action) {

@@ -66,6 +66,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   }
   // … or the process is to start again, with the same command line.
   [[nodiscard]] bool restart_wanted() const { return restart_wanted_; }
+  // With `until` "finished": it has stopped since the job is.
+  [[nodiscard]] bool job_finished() const { return job_finished_; }
 
   // DaemonPort
   [[nodiscard]] NodeSummary node() const override;
@@ -229,6 +231,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   std::map<SessionId, OpenSession> sessions_;  // those the node knows
   bool stopping_ = false;
   bool restart_wanted_ = false;
+  bool job_finished_ = false;
   struct JobStart {
     StartedJob job;
     JobStarted answer;

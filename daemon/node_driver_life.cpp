@@ -145,6 +145,7 @@ void NodeDriver::look_at_end() {
                                        "rate that is too high"};
     return stop("the job has failed");
   }
+  job_finished_ = true;
   const FinishedMark mark{node.job, node.budget_samples};
   disk_.write(
       "finished.json", [this, mark] { return write_finished_mark(store_.directory(), mark); },

@@ -131,8 +131,10 @@ void add_node(SettingTable& table, DaemonConfig& c) {
                   "/var/lib/gossipd for root, else ~/.local/state/gossipd or "
                   "$XDG_STATE_HOME/gossipd)");
   table.path("data", "data", "DIR", c.data_dir, "directory of the job's data files");
-  table.choice("until", "until", c.until, {"stopped", "finished"},
-               "finished: gossipd ends with the job, with exit code 0, or 3 if the job failed");
+  table.choice(
+      "until", "until", c.until, {"stopped", "finished"},
+      "finished: gossipd ends with the job, with exit code 0, or 3 if the job failed; 143 or 130: "
+      "a signal ended it before");
   add_shard(table, "shard", "shard", c.shard_index, c.shard_count,
             "`auto`: all data in this node's own order, or its part of a set that nodes divide; "
             "I/N: the I-th of N equal parts");

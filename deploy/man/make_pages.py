@@ -17,11 +17,15 @@ import sys
 DATE = "November 24, 2026"
 
 EXIT_GOSSIPD = [
-    ("0", "stopped on request; with --until finished also: the job is finished"),
+    ("0", "stopped on request; with --until finished only: the job is finished"),
     ("1", "failed; a restart may help"),
     ("3", "with --until finished: the job has failed"),
     ("78", "configuration, job or data are wrong; a restart does not help"),
-    ("130, 143", "a second SIGINT or SIGTERM: ended at once, and nothing more was written"),
+    (
+        "130, 143",
+        "with --until finished: stopped by SIGINT or SIGTERM before the job's end; else a second"
+        " one: ended at once, and nothing more was written",
+    ),
 ]
 EXIT_GOSSIPCTL = [
     ("0", "ok"),

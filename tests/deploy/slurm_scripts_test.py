@@ -83,7 +83,7 @@ class SlurmScripts(ClusterTest):
     def daemon(self, does):
         """The daemon of all tasks, which writes its arguments into a file and joins nobody."""
         self.program("gossipctl", "exit 1")
-        begins = f"trap 'kill $!; exit 0' TERM; echo \"$@\" >>{self.folder}/begun"
+        begins = f"trap 'kill $!; exit 143' TERM; echo \"$@\" >>{self.folder}/begun"
         self.program("gossipd", f"{begins}; {does}")
 
     def begun(self):
@@ -111,11 +111,11 @@ class SlurmScripts(ClusterTest):
         first = self.task(0)
         wait_for("its daemon", self.begun)
         first.terminate()
-        self.said_at_the_end(first, 0)
+        self.said_at_the_end(first, 143)
         again = self.task(0)
         wait_for("its daemon once more", lambda: len(self.begun()) == 2)
         again.terminate()
-        self.said_at_the_end(again, 0)
+        self.said_at_the_end(again, 143)
 
     def test_a_member_that_fails_alone_ends_no_other(self):
         self.write("invite", "")

@@ -6,6 +6,7 @@
 import json
 import os
 import shutil
+import signal
 import unittest
 
 from cluster import ClusterTest, gossipctl
@@ -45,6 +46,14 @@ class UntilFinished(ClusterTest):
         del last.arguments[last.arguments.index("--until") : last.arguments.index("--until") + 2]
         last.start().wait_phase("finished")
         self.assertEqual(0, last.terminate())
+
+    def test_a_signal_before_the_end_is_no_success_for_a_scheduler(self):
+        node = self.cluster.founder(self.cluster.job(), "--until", "finished", shard="1/1")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            node.start().wait_step(5)
+            node.signal(number)
+            self.assertEqual(128 + number, node.exit_code())
+            self.assertRegex(node.log(), r"event=stopped\s*$")  # cleanly
 
     def test_a_best_model_that_cannot_be_written_does_not_hold_up_the_end(self):
         job = self.cluster.job(**SHORT)
