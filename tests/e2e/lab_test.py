@@ -186,7 +186,17 @@ class Lab(unittest.TestCase):
         self.assertIn("NOT FINISHED", said)
         [row] = json.loads(self.lab("compare", "stopped.jsonl", "-o", "json"))["rows"]
         self.assertIsNone(row["accuracy"]["mean"])
-        self.assertIn("(not finished)", self.lab("compare", "stopped.jsonl"))
+        # And one run says nothing of how far apart others would be.
+        for figure in ("train_loss", "bytes", "accuracy_difference"):
+            self.assertIsNone(row[figure]["deviation"])
+            self.assertIsNone(row[figure]["bound95"])
+        renamed = [run | {"name": "stopped"} for run in self.results("stopped.jsonl")]
+        lines = [json.dumps(run) for run in [*self.results("known.jsonl"), *renamed]]
+        (self.path / "both.jsonl").write_text("\n".join(lines) + "\n")
+        table = self.lab("compare", "both.jsonl", "--perplexity")
+        self.assertIn("(not finished)", table)
+        self.assertNotIn("nan", table)
+        self.assertNotIn("±", table)
 
     def test_a_row_of_unlike_settings_is_refused(self):
         small = ("run", self.scenario, "--json", "out.jsonl", "--set", "job.budget_samples=1600")

@@ -29,6 +29,20 @@ std::string bytes_text(double bytes) {
   return format("%.1f KB", bytes / 1e3);
 }
 
+// Over seeds; "-" where a run has no figure, and one run has no deviation.
+std::string mean_text(const Summary& s, int digits) {
+  if (std::isnan(s.mean)) return "-";
+  if (s.count < 2) return format("%.*f", digits, s.mean);
+  return format("%.*f ± %.*f", digits, s.mean, digits, s.deviation);
+}
+
+// Of shares, in points of a hundred, paired by seed.
+std::string difference_text(const Summary& s) {
+  if (s.count == 0 || std::isnan(s.mean)) return "-";
+  if (s.count < 2) return format("%+.2f", 100 * s.mean);
+  return format("%+.2f (95 %%: ±%.2f)", 100 * s.mean, 100 * s.bound95);
+}
+
 double share_of_dense_baseline(const RunResult& r) {
   return r.dense_baseline_bytes == 0
              ? 0
@@ -65,7 +79,6 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool
   if (with_perplexity) table.push_back({"perplexity", {}});
   for (const Row& row : rows) {
     const Summary percent = row.of([](const RunResult& r) { return 100 * r.accuracy_mean(); });
-    const Summary difference = paired_difference(row, base, accuracy);
     const std::vector<double> reached = seconds_to_target(row);
     std::size_t c = 0;
     const auto cell = [&](std::string text) { table[c++].cells.push_back(std::move(text)); };
@@ -73,11 +86,8 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool
                                         [](const RunResult& r) { return !r.finished; });
     cell(row.name + (unfinished ? " (not finished)" : ""));
     cell(std::to_string(row.runs.size()));
-    cell(format("%.2f ± %.2f", percent.mean, percent.deviation));
-    cell(&row == &base || difference.count == 0 ? "-"
-         : difference.count < 2
-             ? format("%+.2f", 100 * difference.mean)
-             : format("%+.2f (95 %%: ±%.2f)", 100 * difference.mean, 100 * difference.bound95));
+    cell(mean_text(percent, 2));
+    cell(&row == &base ? "-" : difference_text(paired_difference(row, base, accuracy)));
     cell(reached.empty() ? "-"
                          : format("%.1f s", summarise(reached).mean) +
                                (reached.size() < row.runs.size()
@@ -98,8 +108,7 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool
     cell(bytes_text(
         row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_server); }).mean));
     if (!with_perplexity) continue;
-    const Summary found = row.of(perplexity);
-    cell(format("%.3f ± %.3f", found.mean, found.deviation));
+    cell(mean_text(row.of(perplexity), 3));
   }
   return table;
 }
@@ -135,8 +144,12 @@ void print(const std::vector<Column>& table, bool markdown) {
 nlohmann::json json_of(const std::vector<Row>& rows, const Row& base) {
   nlohmann::json all = nlohmann::json::array();
   const auto put = [](const Summary& s) {
-    return nlohmann::json{
-        {"mean", s.mean}, {"deviation", s.deviation}, {"bound95", s.bound95}, {"count", s.count}};
+    // Written as null: what takes more values than there are.
+    const double none = std::nan("");
+    return nlohmann::json{{"mean", s.count > 0 ? s.mean : none},
+                          {"deviation", s.count > 1 ? s.deviation : none},
+                          {"bound95", s.count > 1 ? s.bound95 : none},
+                          {"count", s.count}};
   };
   for (const Row& row : rows) {
     const std::vector<double> reached = seconds_to_target(row);
