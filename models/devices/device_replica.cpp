@@ -98,9 +98,12 @@ void DeviceReplica::backward(const HostBatch& batch, Part part, std::uint64_t vi
   const std::int64_t most = micro_batch(job_, batch.samples());
   double sum = 0;
   Tensor sum_on_device;
-  const std::int64_t pieces = (part.count + most - 1) / most;
+  // As equal as can be, and rather one sample too large: batch norm cannot take one that is left.
+  const bool may_norm = flat_.untrained().numel() > 0;
+  const std::int64_t fewest = may_norm ? std::min<std::int64_t>(most, 2) : 1;
+  const std::int64_t pieces =
+      std::min((part.count + most - 1) / most, std::max<std::int64_t>(part.count / fewest, 1));
   for (std::int64_t i = 0; i < pieces; ++i) {
-    // As equal as can be: batch norm cannot take the one sample that might be left over.
     const std::int64_t first = part.count * i / pieces, end = part.count * (i + 1) / pieces;
     Tensor loss = loss_of_part(batch, {part.begin + first, end - first});
     if (scale_)

@@ -292,10 +292,13 @@ class TorchEngine : public GradientEngine {
   }
 
   // The first ranks have one sample more where the batch cannot be divided; of a small one the last
-  // have none.
+  // have none, and with a batch norm none has a single one.
   DeviceReplica::Part part_of(std::size_t rank, std::int64_t samples) const {
-    const auto ranks = static_cast<std::int64_t>(devices_.size()),
+    const auto all = static_cast<std::int64_t>(devices_.size()),
                i = static_cast<std::int64_t>(rank);
+    const std::int64_t ranks =
+        has_statistics_ ? std::clamp<std::int64_t>(samples / 2, 1, all) : all;
+    if (i >= ranks) return {samples, 0};
     return {i * (samples / ranks) + std::min(i, samples % ranks),
             samples / ranks + (i < samples % ranks ? 1 : 0)};
   }

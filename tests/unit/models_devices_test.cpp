@@ -55,11 +55,12 @@ void check_alike(const Run& got, const Run& want) {
   CHECK(got.optimizer.steps == want.optimizer.steps);
 }
 
-// Fails where it gets fewer than two samples.
-std::string picky_model(const TemporaryDirectory& directory) {
+// Fails where it gets fewer than two samples. With a `statistic`, as a batch norm that does.
+std::string picky_model(const TemporaryDirectory& directory, bool statistic = false) {
   torch::manual_seed(1);
   torch::jit::Module module("Model");
   module.register_parameter("weight", (torch::randn({3, 768}) * 0.03).requires_grad_(), false);
+  if (statistic) module.register_buffer("mean", torch::zeros({3}));
   module.define(
       "def forward(self, x):\n    assert x.size(0) > 1, 'this rank is out of luck'\n"
       "    return torch.matmul(torch.flatten(x, 1), self.weight.t())\n");
@@ -108,6 +109,23 @@ TEST_CASE("No micro-batch is of the one sample that is left over: all are as equ
   job.training.micro_batch = 4;
   const auto parts = engine_on("cpu", job, path);
   check_alike(train(*parts, 0, 2), train(*whole, 0, 2));  // 13 samples
+}
+
+TEST_CASE(
+    "With running statistics neither a micro-batch nor a rank gets the one sample left over") {
+  const TemporaryDirectory directory;
+  const std::string path = picky_model(directory, true);
+  Job job = picky_job(path);
+  const auto whole = engine_on("cpu", job, path);
+  const auto two = engine_on("cpu,cpu", job, path), three = engine_on("cpu,cpu,cpu", job, path);
+  job.training.micro_batch = 2;
+  const auto parts = engine_on("cpu", job, path);
+  for (const std::uint32_t batch : {3u, 5u, 13u}) {
+    CAPTURE(batch);
+    const Run want = train(*whole, 0, 2, batch);
+    for (Engine* engine : {two.get(), three.get(), parts.get()})
+      check_alike(train(*engine, 0, 2, batch), want);
+  }
 }
 
 TEST_CASE("The gradient of several ranks is that of one, and leaves nothing behind") {
