@@ -107,8 +107,10 @@ void Conductor::log_taken_back(const std::string& what) {
   const std::string trouble = round_.trouble();
   log(Level::warning,
       "event=step-taken-back " + what + " hint=" +
-          log_quoted(trouble.empty() ? "look for a bad sample among those of these steps"
-                                     : trouble));
+          log_quoted(trouble.empty()
+                         ? "look at the learning rate, and for a bad sample among those of these "
+                           "steps"
+                         : trouble));
 }
 
 void Conductor::own_model_broken(const std::string& where, Instant now) {

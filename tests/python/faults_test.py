@@ -397,6 +397,13 @@ def test_a_passing_refusal_is_tried_again(start, code):
     assert Loop(daemon.path).g.attached and daemon.attaches == 2
 
 
+def test_nobody_is_told_to_end_the_process_that_attaches_again(start, caplog):
+    words = f"process {os.getpid()} trains for this daemon; end it"
+    daemon = start(once(65, 1, notice(66, "occupied", words)))
+    assert Loop(daemon.path).g.attached and daemon.attaches == 2
+    assert "end it" not in caplog.text and "is being closed" in caplog.text
+
+
 def test_a_daemon_that_waits_is_waited_for_and_says_why(start, caplog):
     words = [notice(67, "no-cluster", "it has heard of no job yet"), notice(67, "preparing", "…")]
     daemon = start()

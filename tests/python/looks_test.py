@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gossipd
-from fake_daemon import ADD, COPY, FINISHED, SILENT
+from fake_daemon import ADD, COPY, FINISHED, REPLACE, SILENT
 from small_network import FLOATS, attached, flat, looks_at_each_step, scaler_of, train
 
 torch = pytest.importorskip("torch")
@@ -187,3 +187,24 @@ def test_a_step_without_a_look_calls_no_kernel_and_keeps_no_memory(daemon):
     with os.fdopen(there, "rb") as said:
         made, kept = said.read().split()
     assert int(made) == 200 and int(kept) < 10
+
+
+def test_a_loss_that_is_not_finite_is_looked_at_at_once_and_what_comes_of_it_is_said(
+    daemon, caplog, monkeypatch
+):
+    monkeypatch.setattr(gossipd.attachment, "samples_between", lambda go: np.inf)
+    model, optimizer, g = attached(daemon, [{"flags": COPY}])
+    del g._is_time
+    g._learn_cost = lambda seconds: None
+    g._look_interval_s = 1e9
+    train(model, optimizer)
+    before = len(daemon.steps)
+    sound = np.ones(FLOATS, np.float32)
+    daemon.answers = [{"flags": REPLACE, "ranges": [(0, FLOATS)], "update": sound}]
+    g.log(loss=float("nan"))
+    train(model, optimizer)
+    assert len(daemon.steps) == before + 1
+    np.testing.assert_array_equal(flat(model), sound)
+    assert [r for r in caplog.records if "look at the learning rate" in r.message]
+    train(model, optimizer)  # the loss was of the model before
+    assert len(daemon.steps) == before + 1

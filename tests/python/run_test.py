@@ -32,6 +32,7 @@ with open(lives, "a") as file:
     json.dump([sys.argv[1:], os.environ.get("GOSSIPD_JOIN")], file)
     file.write("\\n")
 if "--ends-with" in sys.argv:
+    print("gossipd: bad-invite: it has no 40 characters", file=sys.stderr)
     sys.exit(int(sys.argv[sys.argv.index("--ends-with") + 1]))
 path = os.path.join(state, "trainer.sock")
 if os.path.exists(path):
@@ -237,6 +238,14 @@ def test_ctrl_c_reaches_the_script_once_whatever_its_standard_input_is(launch):
     finally:
         os.close(ours)
         os.close(terminal)
+
+
+def test_the_last_words_of_a_daemon_whose_log_is_a_file_are_told(launch, tmp_path):
+    log = tmp_path / "log"
+    process = launch("--daemon-log", str(log), "--ends-with", "78", "--", "true")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 78
+    assert f'78: "gossipd: bad-invite: it has no 40 characters" (in {log})' in err
 
 
 def test_sigint_that_comes_from_no_terminal_is_handed_on(launch):

@@ -14,18 +14,18 @@ import numpy as np
 
 from . import wire
 from .landing import POLL_S, Landing
+from .looking import samples_between
 from .sampler import SharedSampler
 from .session import DEADLINE_S, NotAttached, Session
+from .sockets import default_socket
 from .words import whole
 
 # Looks may take this share of the loop's time, so the dearer one is the rarer they are.
 LOOK_SHARE = 0.0075
 LOOK_INTERVAL_MAX_S = 5.0
 LOGS_WITHOUT_STEP = 100  # calls of log(); more are said
-LOOK_PROGRESS = 100  # looks in a job's budget at least, however dear one is
 LOOK_COST_KEPT = 0.8  # of the mean cost, from one look to the next
 WAIT_S = 60.0
-SOCKET_NAME = "trainer.sock"
 SETTLE_S = 60.0
 SETTLE_POLL_S = 0.05
 HELD_LOOKS = 4  # in a row, of up to half a second, before it is said why the loop stands still
@@ -99,6 +99,7 @@ class Attachment:
         self._rate = 0.0
         self._detached = False
         self._logs_since_step, self._logs_max = 0, LOGS_WITHOUT_STEP
+        self._replacements = 0
         self._resumed_at = time.perf_counter()
         self._looked_at_steps = 0
         self._announce_s = 0.0
@@ -308,9 +309,13 @@ class Attachment:
         """Whether a look would stay within its share of the loop's time, or has begun."""
         if self._session is not None and self._session.announced:
             return True
-        if self.samples >= self._look_samples:
+        if self.samples >= self._look_samples or self._is_broken():
             return True
         return time.perf_counter() - self._resumed_at >= self._look_interval_s
+
+    def _is_broken(self) -> bool:
+        """Whether the loop has just said so; a loss on a device is not waited for."""
+        return isinstance(self._loss, float) and not math.isfinite(self._loss)
 
     def _announce_look(self) -> None:
         """Just before a step: where a look is due after it, lets the daemon prepare its answer."""
@@ -394,6 +399,8 @@ class Attachment:
             replace = bool(go.flags & wire.REPLACE)
             self._model.apply(memory.update, go.ranges, replace)
             self.replaced = self.replaced or replace
+            if replace:
+                self._on_replaced()
         if go.flags & wire.COPY:
             self._model.copy(memory.snapshots[go.snapshot])  # the daemon finds what is not finite
         later = self._model.settled()
@@ -408,6 +415,19 @@ class Attachment:
             return
         has_landed, say_done = later, session.done_later(go, self._told)
         self._landing = Landing(lambda: has_landed() and say_done())
+
+    def _on_replaced(self) -> None:
+        self._loss = None  # of the other model
+        if not self._has_shared:
+            return
+        self._replacements += 1
+        if self._replacements & (self._replacements - 1) == 0:  # ever more seldom
+            log.warning(
+                "gossipd: the daemon has put another model in place of this loop's, as it does"
+                " where that has jumped or is not finite (%d times so far): look at the learning"
+                " rate and the data; the daemon's log says what it was (step-taken-back)",
+                self._replacements,
+            )
 
     def _check_first_model(self, session: Session, model: Any) -> None:
         """The cluster is to begin with `model`: ValueError if it is not finite."""
@@ -464,30 +484,9 @@ class Attachment:
             self._session.close()
 
 
-def samples_between(go: wire.Go) -> float:
-    """After how many more samples of this loop to look again, for the schedule's sake and the
-    budget's end: the other trainers are taken to be as fast. Infinite where nothing is left of it.
-    """
-    left = go.budget_samples - go.cluster_samples
-    if left <= 0:
-        return math.inf
-    return min(left, go.budget_samples / LOOK_PROGRESS) / go.trainers
-
-
 def attachments() -> List[Attachment]:
     """Those of this process that have not been detached."""
     return [attachment for attachment in list(_attachments) if not attachment._detached]
-
-
-def default_socket(named: Optional[str]) -> str:
-    """`named`, or the socket of the daemon's default state directory."""
-    if named:
-        return named
-    state = os.environ.get("GOSSIPD_STATE_DIR")
-    if not state:
-        home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-        state = "/var/lib/gossipd" if os.geteuid() == 0 else os.path.join(home, "gossipd")
-    return os.path.join(state, SOCKET_NAME)
 
 
 def _end(attachment: "weakref.ReferenceType[Attachment]") -> None:

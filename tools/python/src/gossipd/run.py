@@ -35,15 +35,16 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from .attachment import SOCKET_NAME, default_socket
 from .client import Client, NoDaemon, Refused
 from .command import EXIT_MISSING, EXIT_USAGE, OURS, find_program, missing, programs_on_path
 from .run_options import client_of, value_of
 from .session import connect
+from .sockets import SOCKET_NAME, default_socket
 
 PEER_PORT, REST_PORT = 7610, 7611
 PORTS_TRIED = 200
 PORT_RACES = 3
+LAST_WORDS_BYTES = 4096
 POLL_S = 0.1
 JOB_BYTES_MAX = 1 << 20
 STOP_S = 30.0
@@ -226,7 +227,7 @@ class Daemon:
         self.socket = said or (os.path.join(state, SOCKET_NAME) if state else default_socket(None))
         self.socket = os.path.abspath(self.socket)
         try:
-            self._log = open(log, "ab") if log else None
+            self._log = open(log, "a+b") if log else None
         except OSError as error:
             raise Usage(
                 f"--daemon-log: {log}: {error.strerror}; name a file that can be written"
@@ -287,6 +288,16 @@ class Daemon:
             f"the daemon has not opened {self.socket} in {timeout_s:g} s; is its job"
             ' kind = "external", and its state directory the one that is meant?'
         )
+
+    def last_words(self) -> str:
+        """Of its log, where that goes to a file: nobody has seen it."""
+        if self._log is None:
+            return ""
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - LAST_WORDS_BYTES))
+        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        said = f': "{lines[-1].strip()}"' if lines else ", and has said nothing"
+        return f"{said} (in {self._log.name})"
 
     def _listens(self) -> bool:
         """Whether it answers at its socket; there may be another, whose state directory this is."""
@@ -463,7 +474,10 @@ def main(arguments: Sequence[str]) -> int:
             print(f"gossipd run: {error}", file=sys.stderr)
             return EXIT_USAGE if isinstance(error, Usage) else 1
         if code is not None:
-            print(f"gossipd run: the daemon ended with exit code {code}", file=sys.stderr)
+            print(
+                f"gossipd run: the daemon ended with exit code {code}{daemon.last_words()}",
+                file=sys.stderr,
+            )
             return code or 1
         code = train(daemon, command)
         return code

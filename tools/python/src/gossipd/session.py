@@ -355,7 +355,7 @@ class Session:
                     text = f"gossipd refuses this trainer: {refusal}"
                     self._end(NotAttached(refusal.code, text))
                     return
-                self._say_waiting(str(refusal), refusal.code)
+                self._say_waiting(_of_this_process(refusal) or str(refusal), refusal.code)
             except (OSError, wire.BadPacket) as error:
                 self._say_waiting(str(error))
             except Exception as error:  # nobody may wait for a thread that has ended
@@ -443,6 +443,13 @@ class Session:
                 os.close(connection.sock.detach())
         self._connection = self._ready = None
         self._closing = True
+
+
+def _of_this_process(refusal: _Refusal) -> str:
+    """Where this process's own last attachment occupies the daemon: do not end the process."""
+    if refusal.code == "occupied" and f"process {os.getpid()} " in str(refusal):
+        return "the attachment that this process had before is being closed"
+    return ""
 
 
 def _check_is_free(path: str) -> None:

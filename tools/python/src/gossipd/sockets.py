@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import List, Tuple
+from typing import List, Optional, Tuple
 
 from . import wire
 
+SOCKET_NAME = "trainer.sock"
 SOCKET_PATH_MAX = 107
 
 
@@ -45,3 +46,14 @@ def receive_with_descriptors(sock: socket.socket) -> Tuple[bytes, List[int], int
             count = len(data) // size
             descriptors += struct.unpack(f"{count}i", data[: count * size])
     return packet, descriptors, flags, address
+
+
+def default_socket(named: Optional[str]) -> str:
+    """`named`, or the socket of the daemon's default state directory."""
+    if named:
+        return named
+    state = os.environ.get("GOSSIPD_STATE_DIR")
+    if not state:
+        home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        state = "/var/lib/gossipd" if os.geteuid() == 0 else os.path.join(home, "gossipd")
+    return os.path.join(state, SOCKET_NAME)
