@@ -12,7 +12,6 @@
 #include "tests/unit/daemon_fake_server.h"
 #include "tests/unit/daemon_made_up.h"
 #include "tests/unit/daemon_support.h"
-#include "tools/gossipctl/doctor.h"
 #include "tools/gossipctl/gossipctl.h"
 #include "tools/gossipctl/table.h"
 
@@ -261,90 +260,6 @@ TEST_CASE("no escape sequence of a peer or a user reaches the terminal") {
   const Ran refused = gossipctl({"leave", "--rest", server.address()});
   CHECK(mentions(refused.err, "[2J"));
   CHECK(printable(refused.err, Lines::many) == refused.err);
-}
-
-TEST_CASE("doctor says how long an exchange takes on a line, and warns where that is too long") {
-  MadeUpDaemon daemon;
-  const auto check = [&] {
-    const Json links = Json::parse(links_json(daemon.links(), daemon.sessions(), daemon.wire()));
-    const Json status = Json::parse(status_json(daemon.status()));
-    const std::vector<Check> checks =
-        check_cluster({.status = status, .members = {}, .links = links, .later = links});
-    return *std::ranges::find(checks, "link to box2", &Check::name);
-  };
-  CHECK(check().verdict == Verdict::warn);
-  CHECK(mentions(check().what, "carries 10.0 Mbit/s, an exchange of 312 kB takes 250.0 ms"));
-  CHECK(mentions(check().advice, "that is 25 steps, and one is due every 8"));
-  daemon.made_up.node.step_seconds = 0.05;
-  CHECK(check().verdict == Verdict::ok);
-  // In six round trips TCP may not have found the line's limit.
-  daemon.made_up_path->round_trip_min = std::chrono::milliseconds(40);
-  CHECK(mentions(check().what, "carries at least 10.0 Mbit/s"));
-  daemon.made_up_links[0].counters.turn_bytes = 4'000;
-  CHECK(mentions(check().what, "an exchange of 4.0 kB takes 3.2 ms, which is too little"));
-  CHECK(!mentions(check().what, "carries at"));
-  daemon.made_up_path->busy = {};
-  CHECK(mentions(check().what, "path MTU 1500"));
-  CHECK(!mentions(check().what, "takes"));
-  daemon.made_up_path.reset();
-  CHECK(!mentions(check().what, "MTU"));
-}
-
-TEST_CASE("doctor says what a line carries now, where enough was sent within its own look") {
-  MadeUpDaemon daemon;
-  const auto links = [&] {
-    return Json::parse(links_json(daemon.links(), daemon.sessions(), daemon.wire()));
-  };
-  const Json before = links(), status = Json::parse(status_json(daemon.status()));
-  daemon.made_up_path->bytes_acknowledged += 100'000;
-  daemon.made_up_path->busy += std::chrono::milliseconds(800);
-  const std::vector<Check> checks =
-      check_cluster({.status = status, .members = {}, .links = before, .later = links()});
-  const Check line = *std::ranges::find(checks, "link to box2", &Check::name);
-  CHECK(mentions(line.what, "carries 1.0 Mbit/s"));
-}
-
-TEST_CASE("doctor tells a node that is shut out for its key or certificate, and forgets nobody") {
-  MadeUpDaemon daemon;
-  daemon.made_up_members[1].record.state = MemberState::failed;
-  const auto look = [&] {
-    const Json members = Json::parse(members_json(ClusterId{1}, daemon.members()));
-    const Json status = Json::parse(status_json(daemon.status()));
-    return check_cluster({.status = status, .members = members, .links = {}, .later = {}});
-  };
-  const auto check = [&](const char* name) {
-    const std::vector<Check> checks = look();
-    const auto found = std::ranges::find(checks, name, &Check::name);
-    return found != checks.end() ? *found : Check{};
-  };
-  NodeSummary& node = daemon.made_up.node;
-  node.isolated = true;
-  CHECK(check("isolated").verdict == Verdict::warn);
-  CHECK(mentions(check("member box2").advice, "gossipctl forget box2"));
-  node.refusals = {{Instant(std::chrono::seconds(10)),
-                    true,
-                    "10.0.0.12",
-                    {"wrong-key", "TLS: the peer's cluster key differs from ours"}}};
-  CHECK(check("cluster key").verdict == Verdict::fail);
-  CHECK(mentions(check("cluster key").what, "shut out: no session with 10.0.0.12: TLS"));
-  CHECK(mentions(check("cluster key").advice, "gossipctl key install FILE"));
-  CHECK(check("isolated").name.empty());
-  CHECK(!mentions(check("member box2").advice, "gossipctl forget"));
-  node.refusals[0].reason = {"dial-failed", "TLS: the peer does not accept our certificate"};
-  CHECK(check("certificates").verdict == Verdict::fail);
-  CHECK(mentions(check("certificates").advice, "the clock"));
-  // The others see it turned away and go on.
-  node.isolated = false;
-  node.refusals[0].reason.code = "wrong-certificate";
-  CHECK(check("certificates").verdict == Verdict::warn);
-  daemon.made_up_members[1].no_answer = "TLS: the peer's cluster key differs from ours";
-  CHECK(mentions(check("member box2").what, "it runs, but no session opens: TLS"));
-  daemon.made_up_members[1].no_answer = "";
-  daemon.made_up.refusals_now_s = 1000;  // and long ago
-  CHECK(check("certificates").name.empty());
-  CHECK(mentions(check("member box2").advice, "gossipctl forget box2"));
-  daemon.made_up_members[1].record.name = "$(reboot)";  // nothing to paste
-  CHECK(mentions(check("member $(reboot)").advice, "gossipctl forget 0"));
 }
 
 TEST_CASE("a node that is to join itself is told so") {

@@ -59,6 +59,22 @@ TEST_CASE("members come self first, then those that live by name, then the other
   CHECK(names == std::vector<std::string>{"mid", "ada", "zoe", "ill", "dead", "gone"});
 }
 
+TEST_CASE("a member that has gone is called reachable by no list") {
+  MadeUpDaemon daemon;
+  for (const MemberState state :
+       {MemberState::alive, MemberState::suspect, MemberState::failed, MemberState::left}) {
+    daemon.made_up_members = {MadeUpDaemon::member(0xaa, "box1", true), other(1, "box2", state)};
+    daemon.made_up_members[1].record.reachability = Reachability::reachable;
+    const bool present = state == MemberState::alive || state == MemberState::suspect;
+    const FakeServer server(handler_of(daemon));
+    for (const char* list : {"members", "reachability"}) {
+      CAPTURE(list);
+      const Ran ran = gossipctl({list, "-o", "tsv", "--no-headers", "--rest", server.address()});
+      CHECK(mentions(lines_of(ran.out).at(1), "\treachable\t") == present);
+    }
+  }
+}
+
 TEST_CASE("tab-separated cells have no spaces and are never empty, whatever a member is called") {
   MadeUpDaemon daemon;
   daemon.made_up_members[1].record.name = " my box\t2\nx ";

@@ -16,6 +16,7 @@ namespace {
 constexpr double rtt_long_ms = 500;
 constexpr double silence_long_s = 5;
 constexpr double clock_apart_s = 1;
+constexpr std::size_t ghosts_shown = 16;  // in one command to paste
 
 Check check_phase(const Json& status) {
   const std::string phase = text(status, "phase");
@@ -199,19 +200,21 @@ std::optional<Check> check_clock_of(const Json& link) {
                "depend on it, but logs and the validity of certificates do"};
 }
 
-// A member for a command line to paste: by its name, which it chose itself, only where no shell
-// takes that for more than a word.
-std::string word_for(const Json& member) {
+// A member for a command line to paste: by its name, which it chose itself, only where no other has
+// that, and no shell takes it for more than a word.
+std::string word_for(const Json& member, bool only_one) {
   const std::string name = text(member, "name");
   const auto plain = [](unsigned char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '_' || c == '-';
   };
   const bool word = !name.empty() && name[0] != '-' && std::ranges::all_of(name, plain);
-  return word ? name : text(member, "id");
+  return word && only_one ? name : text(member, "id");
 }
 
-Check check_member(const Json& member, const std::string& own_version, bool refusals) {
+// `only_one`: no other member has its name.
+Check check_member(const Json& member, const std::string& own_version, bool refusals,
+                   bool only_one) {
   const std::string name = "member " + text(member, "name"), state = text(member, "state");
   const std::string version = text(member, "version"), reach = text(member, "reachability");
   if (is_shut_out(member))
@@ -223,7 +226,8 @@ Check check_member(const Json& member, const std::string& own_version, bool refu
             "mend the refusal first; do not forget a member that may be running"};
   if (state == "failed" || state == "suspect")
     return {name, Verdict::warn, "it is " + state,
-            "start it again; gossipctl forget " + word_for(member) + " if it is gone for good"};
+            "start it again; gossipctl forget " + word_for(member, only_one) +
+                " if it is gone for good"};
   if (reach == "address-silent" || reach == "dials-out")
     return {name, Verdict::warn,
             reach == "dials-out"
@@ -234,6 +238,46 @@ Check check_member(const Json& member, const std::string& own_version, bool refu
     return {name, Verdict::warn, "it runs " + version + ", this node " + own_version,
             "upgrade the older one when convenient"};
   return {name, Verdict::ok, state, ""};
+}
+
+// Failed members of one name: what a box leaves that lost its state directory again and again.
+Check check_ghosts(const std::string& name, const std::vector<std::string>& ids, bool refusals) {
+  const std::string what = std::to_string(ids.size()) + " members of this name are failed";
+  if (refusals)
+    return {"member " + name, Verdict::warn, what + ", or are turned away: see the refusal above",
+            "mend the refusal first; do not forget members that may be running"};
+  const std::size_t shown = std::min(ids.size(), ghosts_shown);
+  std::string advice = "start them again; if all of them are gone for good: for id in";
+  for (std::size_t i = 0; i < shown; ++i) advice += " " + ids[i];
+  advice += "; do gossipctl forget $id; done";
+  if (shown < ids.size())
+    advice += "; then gossipctl doctor, which names the next " + std::to_string(ids.size() - shown);
+  return {"member " + name, Verdict::warn, what, advice};
+}
+
+std::vector<Check> check_members(const ClusterAnswers& answers, bool refusals) {
+  const std::vector<Json> members = in_useful_order(list(answers.members, "members"));
+  std::map<std::string, int> named;
+  std::map<std::string, std::vector<std::string>> failed;  // ids, by name
+  const auto is_failed = [](const Json& member) {
+    return text(member, "state") == "failed" && !is_shut_out(member);
+  };
+  for (const Json& member : members) {
+    const std::string name = text(member, "name");
+    ++named[name];
+    if (is_failed(member)) failed[name].push_back(text(member, "id"));
+  }
+  std::vector<Check> checks;
+  for (const Json& member : members) {
+    if (flag(member, "self") || text(member, "state") == "left") continue;
+    const std::string name = text(member, "name");
+    if (!is_failed(member) || failed[name].size() < 2)
+      checks.push_back(
+          check_member(member, text(answers.status, "version"), refusals, named[name] == 1));
+    else if (text(member, "id") == failed[name].front())
+      checks.push_back(check_ghosts(name, failed[name], refusals));
+  }
+  return checks;
 }
 
 std::optional<Check> check_isolation(const Json& status) {
@@ -258,9 +302,8 @@ std::vector<Check> check_cluster(const ClusterAnswers& answers) {
     checks.push_back(check_link(link, answers, later, refusals.has_value()));
     if (const auto clock = check_clock_of(link)) checks.push_back(*clock);
   }
-  for (const Json& member : in_useful_order(list(answers.members, "members")))
-    if (!flag(member, "self") && text(member, "state") != "left")
-      checks.push_back(check_member(member, text(answers.status, "version"), refusals.has_value()));
+  for (Check& check : check_members(answers, refusals.has_value()))
+    checks.push_back(std::move(check));
   for (Check& check : check_warnings(answers.status)) checks.push_back(std::move(check));
   return checks;
 }
@@ -283,7 +326,7 @@ ExitCode show_reachability(const DaemonClient& client, Console& console) {
       const bool self = flag(m, "self");
       const std::string why = text(m, "no_answer"), name = text(m, "name");
       rows.push_back({Cell(name + (self ? "*" : ""), name.empty() ? "-" : name), text(m, "address"),
-                      text(m, "reachability"), self ? "-" : yes_or_no(m, "answers_us"),
+                      present_reachability(m), self ? "-" : yes_or_no(m, "answers_us"),
                       self ? "-" : yes_or_no(m, "finds_us"), why.empty() ? "-" : why});
     }
     print_rows(console.out, columns, rows, console.layout());

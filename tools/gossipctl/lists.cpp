@@ -72,7 +72,7 @@ Cells member_row(const Json& m) {
   return {Cell(name + (self ? "*" : ""), name.empty() ? "-" : name),
           word(m, "address"),
           state_of(m),
-          word(m, "reachability"),
+          present_reachability(m),
           self ? Cell("-") : cell(m, "rtt_ms", human_milliseconds),
           counted(m, "step"),
           counted(m, "samples_per_second"),
@@ -198,6 +198,11 @@ std::vector<Json> in_useful_order(const Json& members) {
   std::sort(sorted.begin(), sorted.end(),
             [&rank](const Json& a, const Json& b) { return rank(a) < rank(b); });
   return sorted;
+}
+
+std::string present_reachability(const Json& member) {
+  const std::string state = text(member, "state"), reach = text(member, "reachability");
+  return reach.empty() || state == "failed" || state == "left" ? "-" : reach;
 }
 
 ExitCode show_members(const DaemonClient& client, Console& console) {

@@ -15,6 +15,9 @@ ExitCode list_keys(const DaemonClient&, Console&);
 // The node asked first, then members that live, then the others, each by name.
 [[nodiscard]] std::vector<Json> in_useful_order(const Json& members);
 
+// The last that was heard of it; "-" of one that has gone, which nobody reaches now.
+[[nodiscard]] std::string present_reachability(const Json& member);
+
 // The id behind `word`: an id, a name, or what only one of them begins with.
 struct Chosen {
   std::string id;
