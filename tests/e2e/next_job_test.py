@@ -132,6 +132,9 @@ class NextJob(ClusterTest):
         first.start(["--config", config]).wait_phase("finished")
         started = first.ctl("job", "start", self.next_job())
         self.assertEqual(0, started.returncode, started.stderr)
+        waited = first.ctl("wait", "--for", "ready")
+        self.assertEqual(0, waited.returncode, waited.stderr)
+        self.assertEqual(2, first.get("/v1/job")["number"])
         self.wait_number(first, 2)
         with open(f"/proc/{first.process.pid}/cmdline", encoding="utf-8") as file:
             self.assertNotIn("--join", file.read().split("\0"))

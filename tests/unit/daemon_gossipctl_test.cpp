@@ -286,6 +286,15 @@ TEST_CASE("join, leave and checkpoint do what they say") {
   CHECK(checkpoint.out == "/state/now.safetensors\n");
 }
 
+TEST_CASE("who starts a job hears that no daemon answers for a while, and what waits for it") {
+  MadeUpDaemon daemon;
+  const FakeServer server(handler_of(daemon));
+  const Ran ran = gossipctl({"job", "start", "next.toml", "--rest", server.address()});
+  CHECK(ran.code == ExitCode::ok);
+  CHECK(mentions(ran.err, "starts again with it, and answers nothing for some seconds"));
+  CHECK(mentions(ran.err, "gossipctl wait --for ready"));
+}
+
 TEST_CASE("wait ends when its condition holds") {
   MadeUpDaemon daemon;
   const FakeServer server(handler_of(daemon));

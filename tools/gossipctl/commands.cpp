@@ -364,9 +364,11 @@ std::string sent_path(const std::string& file) {
 }
 
 ExitCode start_job(const DaemonClient& client, Console& console, const std::string& file) {
-  return command(client, console, "/v1/job/start", Json{{"file", sent_path(file)}}.dump(),
-                 "started: each member goes on to it, those that are away once they are back; "
-                 "`gossipctl wait --for ready`, then `gossipctl top`");
+  return command(
+      client, console, "/v1/job/start", Json{{"file", sent_path(file)}}.dump(),
+      "started: each member starts again with it, and answers nothing for some seconds; "
+      "those that are away follow once they are back. `gossipctl wait --for ready` waits "
+      "until this one trains, then `gossipctl top`");
 }
 
 bool is_condition(const std::string& words) { return parse_condition(words).has_value(); }
