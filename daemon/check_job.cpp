@@ -19,6 +19,7 @@ namespace gossipd {
 namespace {
 
 constexpr int steps_timed = 1;
+constexpr std::size_t evaluated_most = 10;  // samples, for each that is trained on meanwhile
 
 // Of this process, at its highest; 0: the system does not say.
 std::uint64_t memory_mb() {
@@ -46,6 +47,23 @@ std::string data_words(const Job& job, const DataSets& sets) {
          format("\n# budget: %llu samples, %.1f times the data\n",
                 static_cast<unsigned long long>(job.budget_samples),
                 static_cast<double>(job.budget_samples) / static_cast<double>(sets.train->count()));
+}
+
+std::vector<std::string> warnings_of(const Job& job, const DataSets& sets) {
+  std::vector<std::string> warnings;
+  if (job.optimizer.learning_rate == 0)
+    warnings.emplace_back(
+        "learning_rate = 0: nothing is learned; leave it out for the optimizer's default");
+  // Each is of the whole set, beside the steps.
+  const std::size_t held_out = sets.held_out ? sets.held_out->count() : 0;
+  const Samples between = std::max<Samples>(job.evaluate_every_samples, job.batch);
+  if (job.evaluate_every_samples > 0 && held_out >= evaluated_most * between)
+    warnings.push_back("evaluate_every_samples = " + std::to_string(job.evaluate_every_samples) +
+                       ": each evaluation takes " + std::to_string(held_out) +
+                       " samples, so nodes evaluate all the time and train slower for it; an epoch "
+                       "has " +
+                       std::to_string(sets.train->count()));
+  return warnings;
 }
 
 // At a learning rate of nothing, so that only the loss and the time are seen.
@@ -77,12 +95,12 @@ Result<std::string> step_words(const Job& job, GradientEngine& engine) {
 
 }  // namespace
 
-Result<std::string> try_job(const DaemonConfig& config) {
-  if (config.job_file.empty()) return std::string();
+Result<TriedJob> try_job(const DaemonConfig& config) {
+  if (config.job_file.empty()) return TriedJob{};
   const Result<Job> job = load_job(config.job_file, config.epoch_samples);
   if (!job) return job.error();
   if (job->model.kind == ModelSpec::Kind::external)
-    return std::string("# model: that of the process that attaches\n");
+    return TriedJob{.comments = "# model: that of the process that attaches\n", .warnings = {}};
   if (config.data_dir.empty())
     return Error{"no-data", "the data of job '" + job->name +
                                 "' is not named; give --data DIR, where DIR holds " +
@@ -107,7 +125,7 @@ Result<std::string> try_job(const DaemonConfig& config) {
       if (auto error = start_with(job->start_from, **engine)) return *error;
     const Result<std::string> step = step_words(*job, **engine);
     if (!step) return step.error();
-    return data + *step;
+    return TriedJob{.comments = data + *step, .warnings = warnings_of(*job, *sets)};
   } catch (const std::exception& error) {
     return Error{"bad-model", std::string("a step of the job fails: ") + error.what()};
   }

@@ -5,11 +5,16 @@
 
 namespace gossipd {
 
+struct TriedJob {
+  std::string comments;               // of a node file
+  std::vector<std::string> warnings;  // what may be meant so, and mostly is not
+};
+
 // Reads the data and makes two steps on the device with the model that the job begins with, for
-// `--check-config`. Comments of a node file: sizes, classes, the model, memory and the time of a
-// step. Nothing where the configuration names no job. Codes of loading the job and the data, of
-// making the engine and of start_with(); "bad-model" where the loss is not finite.
-[[nodiscard]] Result<std::string> try_job(const DaemonConfig&);
+// `--check-config`. The comments: sizes, classes, the model, memory and the time of a step. Nothing
+// where the configuration names no job. Codes of loading the job and the data, of making the engine
+// and of start_with(); "bad-model" where the loss is not finite.
+[[nodiscard]] Result<TriedJob> try_job(const DaemonConfig&);
 
 // Whether the file of `start_from` fits the model, at the start of a founder, which has written
 // nothing yet: trying the whole job costs more. Codes of loading the job, and of

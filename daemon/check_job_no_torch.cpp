@@ -3,9 +3,9 @@
 
 namespace gossipd {
 
-Result<std::string> try_job(const DaemonConfig& config) {
-  if (config.job_file.empty()) return std::string();
-  return std::string("# model: that of the process that attaches\n");
+Result<TriedJob> try_job(const DaemonConfig& config) {
+  if (config.job_file.empty()) return TriedJob{};
+  return TriedJob{.comments = "# model: that of the process that attaches\n", .warnings = {}};
 }
 
 std::optional<Error> refuse_first_weights(const DaemonConfig&) { return std::nullopt; }

@@ -55,6 +55,10 @@ int fail(const Error& error, int code) {
   return code;
 }
 
+void warn(const std::string& text) {
+  std::fprintf(stderr, "warning: %s\n", printable(text).c_str());
+}
+
 // 78 keeps a supervisor from trying again what only the operator can put right.
 int exit_code_of(const Error& error) {
   for (const char* passing : {"state-locked", "io-error", "no-space", "listen", "device-failed",
@@ -105,10 +109,11 @@ int check_config(DaemonConfig config) {
   for (const auto& wrong : {check_token(config), try_log_file(config.log_file),
                             StateStore::try_directory(config.state_dir)})
     if (wrong) return fail(*wrong, exit_bad_config);
-  const Result<std::string> tried = try_job(config);
+  const Result<TriedJob> tried = try_job(config);
   if (!tried) return fail(tried.error(), exit_bad_config);
   if (const auto error = use_memory_dir(config)) return fail(*error, exit_bad_config);
-  std::fputs(printable(*tried + to_toml(config), Lines::many).c_str(), stdout);
+  for (const std::string& warning : tried->warnings) warn(warning);
+  std::fputs(printable(tried->comments + to_toml(config), Lines::many).c_str(), stdout);
   return 0;
 }
 
@@ -386,8 +391,7 @@ int main(int argc, char** argv) {
       std::fputs(line->output.c_str(), stdout);
       return once_written(0);
     case CommandLine::Action::check_config:
-      for (const std::string& warning : line->warnings)
-        std::fprintf(stderr, "warning: %s\n", printable(warning).c_str());
+      for (const std::string& warning : line->warnings) warn(warning);
       return once_written(check_config(line->config));
     case CommandLine::Action::run: break;
   }

@@ -336,6 +336,15 @@ class Init(ClusterTest):
         self.assertEqual(EXIT_CONFIG, done.returncode)
         self.assertFalse(os.path.exists(self.path("state")))
 
+    def test_check_config_warns_of_a_job_that_learns_nothing_or_evaluates_all_the_time(self):
+        job = self.cluster.job(learning_rate=0, evaluate_every_samples=1)
+        done = self.check(job, DATA)
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertIn("warning: learning_rate = 0: nothing is learned", done.stderr)
+        self.assertIn("warning: evaluate_every_samples = 1: each evaluation takes", done.stderr)
+        job = self.cluster.job(learning_rate=0.05, evaluate_every_samples=60_000)
+        self.assertEqual("", self.check(job, DATA).stderr)
+
     def test_check_config_warns_of_a_variable_that_names_no_setting(self):
         words = ("--check-config", "--state-dir", self.path("state"))
         done = self.run_gossipd(*words, GOSSIPD_TRAINER_DEVISE="cpu")
