@@ -114,6 +114,8 @@ int init(const InitOptions& options) {
   const DraftOptions draft{.name = last_part(options.data), .model_file = model};
   const Result<std::string> text = draft_job(*look, draft);
   if (!text) return fail(options.data + ": " + text.error().text, exit_bad_config);
+  for (const std::string& note : look->notes)
+    std::fprintf(stderr, "warning: %s\n", printable(options.data + ": " + note).c_str());
   if (options.out == "-") {
     std::fputs(text->c_str(), stdout);
     return 0;  // main() looks whether it was written

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
+#include <utility>
 
 #include "models/job/epochs.h"
 
@@ -17,12 +19,22 @@ using Kind = DataSpec::Kind;
 constexpr int epochs = 10;
 constexpr std::size_t name_bytes = 64;  // as of a job
 constexpr std::size_t comment_column = 36;
-constexpr std::size_t columns = 80;  // of a list, without its key
+constexpr std::size_t columns = 80;  // of a list, without its key, and of a note
 
 // One `key = value` a line, with what it means beside it.
 class Draft {
  public:
   void comment(const std::string& words) { text_ += "# " + words + "\n"; }
+  // On as many lines as it takes.
+  void note(const std::string& words) {
+    std::istringstream in(words);
+    std::string line = "Note:";
+    for (std::string word; in >> word;) {
+      if (line.size() + word.size() >= columns) comment(std::exchange(line, " "));
+      line += " " + word;
+    }
+    comment(line);
+  }
   void table(const std::string& name) { text_ += "\n[" + name + "]\n"; }
   // What it means stands above a value of several lines.
   void line(const std::string& key, const std::string& value, const std::string& words = "") {
@@ -214,6 +226,7 @@ Result<std::string> draft_job(const DataLook& look, const DraftOptions& options)
                 std::to_string(look.train_samples) + " samples to train on and " +
                 std::to_string(look.held_out_samples) + " held out.");
   if (!look.left_out.empty()) draft.comment("Left out: " + look.left_out + ".");
+  for (const std::string& note : look.notes) draft.note(note);
   draft.comment("All numbers of samples count the whole cluster.");
   draft.line("name", quoted(plain_name(options.name)));
   draft.line("seed", std::int64_t{1});

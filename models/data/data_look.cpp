@@ -111,11 +111,10 @@ struct Moments {
 };
 
 // How many means and deviations there are: one for each place along the first axis, where samples
-// of one axis have the columns of a table. Bytes in a row are pixels, which are alike.
-std::size_t channels_of(const DataSpec& spec, bool bytes) {
+// of one axis have the columns of a table; but one where tensors have `alike` values.
+std::size_t channels_of(const DataSpec& spec, bool alike) {
   const std::int64_t first = spec.shape.at(0);
-  const bool alike = first > columns_max || (bytes && spec.shape.size() == 1);
-  return !spec.is_pixels() && alike ? 1 : static_cast<std::size_t>(first);
+  return !spec.is_pixels() && (alike || first > columns_max) ? 1 : static_cast<std::size_t>(first);
 }
 
 std::vector<Moments> moments_of(const DataSet& set, std::size_t channels, std::size_t samples) {
@@ -147,14 +146,14 @@ Error beyond_a_job(const DataSpec& spec, const std::string& directory, double me
                                "; write the inputs times a factor, so that they are about 1"};
 }
 
-// The error: of numbers that a job does not take. `bytes`: tensors hold them.
-std::optional<Error> measure(const DataSet& set, const std::string& directory, bool bytes,
+// The error: of numbers that a job does not take. `alike`: of TensorLook.
+std::optional<Error> measure(const DataSet& set, const std::string& directory, bool alike,
                              DataLook& look) {
   DataSpec& spec = look.spec;
   const bool pixels = spec.is_pixels();
   const std::size_t of_values = pixels ? 0 : moments_values / set.input().values();
   const std::vector<Moments> channels =
-      moments_of(set, channels_of(spec, bytes), std::max(moments_samples, of_values));
+      moments_of(set, channels_of(spec, alike), std::max(moments_samples, of_values));
   constexpr double smallest = 1 / normalisation_max;
   // Beside others that differ more, what differs less than a job can say is what rounding left.
   const bool any_differs = std::ranges::any_of(
@@ -179,9 +178,8 @@ std::optional<Error> measure(const DataSet& set, const std::string& directory, b
 }
 
 // The files are read as a job would read them, so that what is damaged shows now.
-// `bytes`: inputs of tensors are.
 Result<DataLook> loaded(const std::string& directory, DataSpec spec, std::string words,
-                        bool bytes = false) {
+                        TensorLook tensors = {}) {
   LoadOptions options;
   options.directory = directory;
   auto sets = load_data(spec, options);
@@ -189,10 +187,14 @@ Result<DataLook> loaded(const std::string& directory, DataSpec spec, std::string
     const bool named = sets.error().text.starts_with(directory);
     return Error{sets.error().code, (named ? "" : directory + ": ") + sets.error().text};
   }
-  DataLook look{std::move(spec), std::move(words), sets->train->count(),
-                sets->held_out ? sets->held_out->count() : 0, std::move(sets->left_out)};
+  DataLook look{.spec = std::move(spec),
+                .words = std::move(words),
+                .train_samples = sets->train->count(),
+                .held_out_samples = sets->held_out ? sets->held_out->count() : 0,
+                .left_out = std::move(sets->left_out),
+                .notes = std::move(tensors.notes)};
   if (look.spec.vocabulary == 0)
-    if (auto error = measure(*sets->train, directory, bytes, look)) return *error;
+    if (auto error = measure(*sets->train, directory, tensors.alike, look)) return *error;
   return look;
 }
 
@@ -232,8 +234,18 @@ Look look_for_idx(const std::string& directory) {
                                    std::to_string(image_extent_max) +
                                    " rows and columns; put another file in its place"};
   std::vector<std::uint8_t> seen = classes->values;
-  if (const auto test = find(spec.test_labels); test && find(spec.test_images)) {
-    const auto more = read_idx(*test);
+  if (std::ranges::count(seen, seen[0]) == std::ssize(seen))
+    return Error{"bad-data", labels->string() + ": holds one class only, " +
+                                 std::to_string(seen[0]) +
+                                 "; a model learns to tell two or more apart: put samples of the "
+                                 "others into the files as well"};
+  const auto test_images = find(spec.test_images), test_labels = find(spec.test_labels);
+  TensorLook look;
+  if (!test_images != !test_labels)
+    look.notes.push_back((test_images ? spec.test_labels : spec.test_images) +
+                         " is missing, so a part of the training files is held out instead");
+  if (test_images && test_labels) {
+    const auto more = read_idx(*test_labels);
     if (!more) return more.error();
     seen.insert(seen.end(), more->values.begin(), more->values.end());
   } else {
@@ -241,7 +253,8 @@ Look look_for_idx(const std::string& directory) {
   }
   spec.classes = std::max<std::int64_t>(2, 1 + *std::ranges::max_element(seen));
   return loaded(directory, spec,
-                "IDX files of " + by(spec.shape[1], spec.shape[2]) + " grey images");
+                "IDX files of " + by(spec.shape[1], spec.shape[2]) + " grey images",
+                std::move(look));
 }
 
 Look look_for_cifar(const std::string& directory) {
@@ -343,12 +356,12 @@ Look look_for_tensors(const std::string& directory) {
   spec.kind = Kind::safetensors;
   if (auto error = sort_files(directory, ".safetensors", spec)) return *error;
   if (spec.train_files.empty()) return std::nullopt;
-  bool bytes = false;
-  if (auto error = look_at_tensors(directory, spec, bytes)) return *error;
+  TensorLook tensors;
+  if (auto error = look_at_tensors(directory, spec, tensors)) return *error;
   return loaded(
       directory, spec,
       "safetensors files of " + std::string(spec.classes > 0 ? "classes" : "numbers to predict"),
-      bytes);
+      std::move(tensors));
 }
 
 // As many windows as training needs, of what there is; an error where there is none.

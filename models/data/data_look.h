@@ -23,6 +23,7 @@ struct DataLook {
   std::string left_out;  // "16 .webp": files that no job takes; empty: none
   // of spec.deviation, which is measured along the first axis: nothing differs, so it is 1
   std::size_t constant_channels = 0;
+  std::vector<std::string> notes;  // what a job can be made of, but probably should not
 };
 
 // Codes "no-data" (nothing there that a job can name: says what is there, and what would do),

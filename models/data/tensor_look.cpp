@@ -12,10 +12,16 @@ namespace {
 
 constexpr std::size_t read_bytes = std::size_t{1} << 20;
 
+// Of images that are so in both directions.
+constexpr std::int64_t pixels_least = 8;
+constexpr std::int64_t aspect_most = 4;
+
 // The integers from 0 on of a tensor in all files seen so far.
 struct Integers {
   bool all = true;  // of the training files there is no other
   std::int64_t largest = -1;
+  std::vector<bool> seen;  // of classes
+  [[nodiscard]] std::int64_t distinct() const { return std::ranges::count(seen, true); }
 };
 
 // Of one tensor.
@@ -27,7 +33,9 @@ Error wrong(const std::string& path, const TensorEntry& tensor, const std::strin
   return Error{"bad-data", path + ": tensor '" + tensor.name + "' " + why};
 }
 
-Bounds bounds_of(const DataFile& file, const SafetensorsHeader& header, const TensorEntry& tensor) {
+// `seen`: nullptr, or where to mark those that a job takes as classes.
+Bounds bounds_of(const DataFile& file, const SafetensorsHeader& header, const TensorEntry& tensor,
+                 std::vector<bool>* seen) {
   const std::uint64_t each = bytes_of(tensor.type);
   Bounds bounds;
   Bytes bytes(read_bytes);
@@ -43,6 +51,9 @@ Bounds bounds_of(const DataFile& file, const SafetensorsHeader& header, const Te
     bounds.least = std::min(bounds.least, least);
     bounds.largest = std::max(bounds.largest, most);
     at += length;
+    if (seen == nullptr || least < 0 || most >= tensor_integers_max) continue;
+    seen->resize(std::max(seen->size(), static_cast<std::size_t>(most) + 1));
+    for (const std::int64_t value : values) (*seen)[static_cast<std::size_t>(value)] = true;
   }
   return bounds;
 }
@@ -97,10 +108,11 @@ std::optional<Error> count_in(const DataFile& file, const SafetensorsHeader& hea
                               const TensorEntry& tensor, bool may_be, bool test,
                               const std::string& what, Integers& integers) {
   if (!integers.all) return std::nullopt;
-  const std::optional<Bounds> bounds =
-      may_be ? std::optional(bounds_of(file, header, tensor)) : std::nullopt;
+  const bool classes = what == "classes";
+  std::optional<Bounds> bounds;
+  if (may_be) bounds = bounds_of(file, header, tensor, classes ? &integers.seen : nullptr);
   // As many a library marks what is to be ignored; quantities would go on below.
-  if (bounds && bounds->least == -1 && !test && what == "classes")
+  if (bounds && bounds->least == -1 && !test && classes)
     return wrong(file.path(), tensor,
                  "holds -1 beside integers from 0 on; leave out the samples that are to be ignored "
                  "and number what is counted from 0 on, or write floats where they are quantities");
@@ -150,25 +162,74 @@ std::optional<Error> look_at_file(const std::string& path, bool test, DataSpec& 
   if (auto error = count_in(*file, *header, *inputs, !bytes && !is_float(inputs->type), test,
                             "integers as inputs", found.inputs))
     return error;
-  const bool column = targets->shape.size() == 1 && !is_float(targets->type);
-  return count_in(*file, *header, *targets, column, test, "classes", found.targets);
+  // [N, 1] is the column of a table, as pandas and scikit-learn have it.
+  const bool column =
+      targets->shape.size() == 1 || (targets->shape.size() == 2 && targets->shape[1] == 1);
+  return count_in(*file, *header, *targets, column && !is_float(targets->type), test, "classes",
+                  found.targets);
+}
+
+std::optional<Error> check_classes(const std::string& directory, const DataSpec& spec,
+                                   const Integers& targets) {
+  if (!targets.all || targets.distinct() != 1) return std::nullopt;
+  const std::size_t others = spec.train_files.size() - 1;
+  return Error{"bad-data",
+               (std::filesystem::path(directory) / spec.train_files[0]).string() +
+                   (others > 0 ? " and " + std::to_string(others) + " more" : "") + ": tensor '" +
+                   spec.target_tensor + "' holds one class only, " +
+                   std::to_string(targets.largest) +
+                   "; a model learns to tell two or more apart: write samples of the others too, "
+                   "or floats where they are quantities"};
+}
+
+bool has_channels_last(const DataSpec& spec) {
+  if (spec.shape.size() != 3 || spec.vocabulary > 0) return false;
+  const auto is_colour = [](std::int64_t extent) { return extent == 1 || extent == 3; };
+  const auto [least, most] = std::minmax(spec.shape[0], spec.shape[1]);
+  return is_colour(spec.shape[2]) && least >= pixels_least && most <= aspect_most * least;
+}
+
+std::vector<std::string> notes_on(const DataSpec& spec, const Integers& targets) {
+  std::vector<std::string> notes;
+  if (has_channels_last(spec))
+    notes.push_back("inputs of " + text_of(spec.shape) +
+                    " seem to be images of rows x columns x channels, and a job takes channels x "
+                    "rows x columns: write the files again, in Python with x.permute(0, 3, 1, "
+                    "2).contiguous() (NumPy: x.transpose(0, 3, 1, 2).copy()); then a model of kind "
+                    "\"cnn\" fits as well");
+  const std::int64_t distinct = targets.distinct();
+  if (spec.classes > 0 && 2 * distinct < spec.classes)
+    notes.push_back("of " + std::to_string(spec.classes) + " classes, as the largest is " +
+                    std::to_string(spec.classes - 1) + ", only " + std::to_string(distinct) +
+                    " have a sample, and the model has outputs for all: number them 0 to " +
+                    std::to_string(distinct - 1) +
+                    ", alike in all files, in Python with numpy.unique(y, "
+                    "return_inverse=True)[1]");
+  return notes;
 }
 
 }  // namespace
 
-std::optional<Error> look_at_tensors(const std::string& directory, DataSpec& spec, bool& bytes) {
+std::optional<Error> look_at_tensors(const std::string& directory, DataSpec& spec,
+                                     TensorLook& look) {
   const std::filesystem::path root(directory);
   Found found;
   spec.shape.clear();
-  for (const bool test : {false, true})
+  for (const bool test : {false, true}) {
     for (const std::string& name : test ? spec.test_files : spec.train_files)
       if (auto error = look_at_file((root / name).string(), test, spec, found)) return error;
+    if (test) continue;
+    if (auto error = check_classes(directory, spec, found.targets)) return error;
+  }
   const auto above = [](const Integers& integers) {
     return integers.all ? std::max<std::int64_t>(2, integers.largest + 1) : 0;
   };
   spec.vocabulary = above(found.inputs);
   spec.classes = above(found.targets);
-  bytes = found.bytes;
+  if (spec.classes > 0) spec.target_shape.clear();
+  // Bytes in a row are pixels.
+  look.alike = (found.bytes && spec.shape.size() == 1) || has_channels_last(spec);
+  look.notes = notes_on(spec, found.targets);
   return std::nullopt;
 }
 

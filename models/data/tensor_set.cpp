@@ -48,6 +48,15 @@ void check_probabilities(std::span<const float> targets) {
                               "under [loss]");
 }
 
+// A class for each sample may be a column of its own.
+bool is_shaped(const TensorEntry& tensor, const SampleShape& sample) {
+  if (tensor.shape.empty() || tensor.shape[0] == 0) return false;
+  std::vector<std::int64_t> shape(tensor.shape.begin() + 1, tensor.shape.end());
+  const bool integer = sample.shape.empty() && sample.element == SampleShape::Element::int64;
+  if (integer && shape == std::vector<std::int64_t>{1}) shape.clear();
+  return shape == sample.shape;
+}
+
 }  // namespace
 
 TensorSet::TensorSet(const DataSpec& spec) : DataSet(spec), spec_(spec) {}
@@ -89,9 +98,7 @@ std::optional<Error> TensorSet::append(DataFile file) {
     if (found == header->tensors.end())
       return bad_data(path, "has no tensor '" + names[i] + "'; name it in the job's [data] (" +
                                 (i == 0 ? "inputs" : "targets") + "), or write it, " + written_by);
-    std::vector<std::int64_t> wanted = shapes[i].shape;
-    wanted.insert(wanted.begin(), found->shape.empty() ? 0 : found->shape[0]);
-    if (found->shape != wanted || wanted[0] == 0)
+    if (!is_shaped(*found, shapes[i]))
       return bad_data(path, "tensor '" + names[i] + "' has shape " + text_of(found->shape) +
                                 " but the job's samples are " + text_of(shapes[i].shape) +
                                 " each, at least one along the first axis");
@@ -99,7 +106,7 @@ std::optional<Error> TensorSet::append(DataFile file) {
       return bad_data(path, "tensor '" + names[i] + "' holds " +
                                 std::string(to_string(found->type)) +
                                 " but the job wants integers");
-    rows[i] = static_cast<std::size_t>(wanted[0]);
+    rows[i] = static_cast<std::size_t>(found->shape[0]);
     columns[i] = {found->type, header->data_offset + found->begin,
                   (found->end - found->begin) / rows[i]};
   }

@@ -336,6 +336,28 @@ class Init(ClusterTest):
         self.assertEqual(EXIT_CONFIG, done.returncode)
         self.assertFalse(os.path.exists(self.path("state")))
 
+    def test_what_a_job_can_be_made_of_but_should_not_is_a_warning_and_a_note_in_the_draft(self):
+        count = 40
+        images = bytes(count * 8 * 8 * 3)
+        classes = array.array("q", (1000 * (i % 3) for i in range(count))).tobytes()
+        tensors = {
+            "inputs": ("U8", [count, 8, 8, 3], images),
+            "targets": ("I64", [count, 1], classes),
+        }
+        data, job = self.path("odd"), self.path("odd.toml")
+        write(f"{data}/train.safetensors", safetensors(tensors))
+        done = self.run_gossipd("init", "--data", data, "-o", job)
+        self.assertEqual(0, done.returncode, done.stderr)
+        for said in ("odd: inputs of [8, 8, 3] seem to be", "odd: of 2001 classes"):
+            self.assertRegex(done.stderr, "(?m)^warning: .*" + re.escape(said))
+        with open(job, encoding="utf-8") as file:
+            draft = file.read()
+        self.assertEqual(2, draft.count("# Note: "))
+        self.assertIn("classes = 2001\n", draft)
+        done = self.check(job, data)
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertEqual("", done.stderr)
+
     def test_check_config_warns_of_a_job_that_learns_nothing_or_evaluates_all_the_time(self):
         job = self.cluster.job(learning_rate=0, evaluate_every_samples=1)
         done = self.check(job, DATA)

@@ -67,6 +67,15 @@ TEST_CASE("a draft says where a deviation is not measured") {
   CHECK(holds(draft_of(look), "\ndeviation = 1.0000                  # 1 where nothing differs"));
 }
 
+TEST_CASE("a draft has what there is to note of the data, in lines that a terminal shows") {
+  DataLook look = look_of(0, 1);
+  CHECK_FALSE(holds(draft_of(look), "# Note"));
+  look.notes = {"one " + std::string(60, 'x') + " two three four", "another"};
+  const std::string draft = draft_of(look);
+  CHECK(
+      holds(draft, "\n# Note: one " + std::string(60, 'x') + " two\n#   three four\n# Note: ano"));
+}
+
 TEST_CASE("a draft has room for the means and deviations of 2048 columns, whatever their digits") {
   DataLook look = look_of(0, 1);
   look.spec.shape = {2048};

@@ -210,6 +210,72 @@ TEST_CASE("A label that is to be ignored makes no quantities of the classes") {
   CHECK(contains(files.error(), "write floats where they are quantities"));
 }
 
+TEST_CASE("A column of integers is as good a list of classes as a row of them") {
+  const auto file = [](const Integers& labels) {
+    return safetensors({tensor("inputs", TensorType::f32, {samples, width}, steps(1)),
+                        tensor("targets", TensorType::i64, {samples, 1}, repeated(labels))});
+  };
+  const DataLook look = Files().add("train.safetensors", file({0, 1, 2})).look();
+  CHECK(look.spec.classes == 3);
+  CHECK(look.spec.target_shape.empty());
+  CHECK(look.train_samples + look.held_out_samples == samples);
+  // Quantities stay what they are.
+  CHECK(Files().add("train.safetensors", file({-5, 1})).look().spec.target_shape == Integers{1});
+}
+
+TEST_CASE("Files of one class only are refused, in whatever number it is") {
+  for (const std::int64_t only : {0, 3}) {
+    const std::string one = of_floats(steps(1), {only});
+    CHECK(error_of(one).starts_with("train.safetensors: tensor 'targets' holds one class only, " +
+                                    std::to_string(only) + "; a model learns to tell two or more"));
+    Files two;
+    two.add("a.safetensors", one).add("b.safetensors", of_floats(steps(1), {only + 1}));
+    CHECK(two.look().spec.classes == only + 2);
+  }
+  Files pixels;
+  pixels.add("train-images-idx3-ubyte", images)
+      .add("train-labels-idx1-ubyte", idx("\x04", std::string("\1\1\1\1", 4)));
+  CHECK(pixels.error().starts_with("train-labels-idx1-ubyte: holds one class only, 1"));
+}
+
+TEST_CASE("Classes of which most have no sample are noted, with the way to number them") {
+  Files files;
+  files.add("train.safetensors", of_floats(steps(1), {0, 1000, 2000}));
+  const DataLook look = files.look();
+  CHECK(look.spec.classes == 2001);
+  REQUIRE(look.notes.size() == 1);
+  CHECK(look.notes[0].starts_with("of 2001 classes, as the largest is 2000, only 3 have a sample"));
+  CHECK(contains(look.notes[0], "number them 0 to 2"));
+  files.add("train.safetensors", of_floats(steps(1), {0, 1, 3}));
+  CHECK(files.look().notes.empty());
+}
+
+TEST_CASE("Images with their channels last are noted, and measured with one mean") {
+  const auto look = [](const Integers& shape) {
+    Integers whole{samples};
+    whole.insert(whole.end(), shape.begin(), shape.end());
+    std::int64_t values = samples;
+    for (const std::int64_t extent : shape) values *= extent;
+    const std::vector<std::uint8_t> bytes(static_cast<std::size_t>(values), 51);
+    return Files()
+        .add("train.safetensors",
+             safetensors({tensor("inputs", TensorType::u8, whole, bytes),
+                          tensor("targets", TensorType::i64, {samples}, repeated({0, 1}))}))
+        .look();
+  };
+  for (const std::int64_t channels : {1, 3}) {
+    const DataLook last = look({8, 12, channels});
+    REQUIRE(last.notes.size() == 1);
+    CHECK(contains(last.notes[0], "rows x columns x channels"));
+    CHECK(contains(last.notes[0], "x.permute(0, 3, 1, 2)"));
+    CHECK(last.spec.mean == std::vector<double>{0.2});
+    const DataLook first = look({channels, 8, 12});
+    CHECK(first.notes.empty());
+    CHECK(first.spec.mean.size() == static_cast<std::size_t>(channels));
+    CHECK(look({2, 50, channels}).notes.empty());  // a series
+  }
+}
+
 TEST_CASE("A class that only test files hold counts among the classes") {
   Files files;
   files.add("train.safetensors", of_floats(steps(1), {0, 1}));
