@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "models/job/data_spec.h"
+
 namespace gossipd {
 namespace {
 
@@ -27,10 +29,30 @@ std::string way_to_convert(const std::vector<std::string>& files) {
   return "";
 }
 
+// The two files that IDX trains on, where others of the four are there.
+std::string missing_of_idx(const std::vector<std::string>& files) {
+  const auto has = [&files](const std::string& name) {
+    return std::ranges::find(files, name) != files.end() ||
+           std::ranges::find(files, name + ".gz") != files.end();
+  };
+  const DataSpec names;
+  const bool images = has(names.train_images), labels = has(names.train_labels);
+  if (images && labels) return "";
+  if (images) return names.train_labels + " is missing";
+  if (labels) return names.train_images + " is missing";
+  return has(names.test_images) || has(names.test_labels)
+             ? names.train_images + " and " + names.train_labels + " are missing"
+             : "";
+}
+
 }  // namespace
 
 Error unknown_data(const std::string& directory, std::vector<std::string> folders,
                    const std::vector<std::string>& files) {
+  if (const std::string missing = missing_of_idx(files); !missing.empty())
+    return Error{"no-data", directory + ": " + missing +
+                                ", plain or as .gz, beside the IDX files that are there: put it "
+                                "there as well (models/README.md describes them)"};
   std::vector<std::string> names = std::move(folders);
   for (std::string& name : names) name += '/';
   names.insert(names.end(), files.begin(), files.end());

@@ -276,6 +276,25 @@ TEST_CASE("Images with their channels last are noted, and measured with one mean
   }
 }
 
+TEST_CASE("What is missing of four IDX files is named") {
+  Files files;
+  const auto said = [&files] {
+    const auto found = look_at_data(files.directory.string());
+    REQUIRE(!found);
+    return found.error().text.substr(files.directory.string().size());
+  };
+  files.add("t10k-labels-idx1-ubyte", "");
+  CHECK(said().starts_with(": train-images-idx3-ubyte and train-labels-idx1-ubyte are missing"));
+  files.add("train-images-idx3-ubyte.gz", "");
+  CHECK(said().starts_with(": train-labels-idx1-ubyte is missing, plain or as .gz"));
+  files.add("train-labels-idx1-ubyte", idx("\x04", std::string("\0\1\0\1", 4)));
+  std::filesystem::remove(files.directory / "train-images-idx3-ubyte.gz");
+  CHECK(said().starts_with(": train-images-idx3-ubyte is missing"));
+  files.add("train-images-idx3-ubyte", images);
+  REQUIRE(files.look().notes.size() == 1);
+  CHECK(files.look().notes[0].starts_with("t10k-images-idx3-ubyte is missing, so a part of"));
+}
+
 TEST_CASE("A class that only test files hold counts among the classes") {
   Files files;
   files.add("train.safetensors", of_floats(steps(1), {0, 1}));
