@@ -12,12 +12,13 @@ struct Figures {
   // 0 … 1, where targets are classes; of tokens over all of them
   std::optional<double> accuracy;
   std::optional<double> top5_accuracy;  // … and there are more than five
-  std::optional<double> perplexity;     // of tokens
+  std::optional<double> perplexity;     // of tokens, where the loss is their cross-entropy
+  bool tokens = false;                  // targets are tokens
 
   // By accuracy; of tokens and numbers by loss. Any loss is better than NaN.
   [[nodiscard]] bool is_better_than(const Figures& other) const {
     if (std::isnan(loss) != std::isnan(other.loss)) return std::isnan(other.loss);
-    if (accuracy && other.accuracy && !perplexity) return *accuracy > *other.accuracy;
+    if (accuracy && other.accuracy && !tokens) return *accuracy > *other.accuracy;
     return loss < other.loss;
   }
 };

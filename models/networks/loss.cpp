@@ -112,6 +112,7 @@ Figures Score::figures() const {
   out.loss = loss_ / static_cast<double>(samples_);
   if (has_answers_) out.accuracy = static_cast<double>(right_) / static_cast<double>(answers_);
   if (has_near_) out.top5_accuracy = static_cast<double>(near_) / static_cast<double>(answers_);
+  out.tokens = tokens_;
   if (tokens_ && kind_ == LossSpec::Kind::cross_entropy) out.perplexity = std::exp(out.loss);
   return out;
 }

@@ -187,11 +187,21 @@ TEST_CASE(
   CHECK(figures.accuracy.value() == doctest::Approx(0.4));
   CHECK(figures.top5_accuracy.value() == doctest::Approx(0.8));
   CHECK(!figures.perplexity);
+  CHECK(!figures.tokens);
 
   Score text(LossSpec::Kind::cross_entropy);
   text.add(std::log(8.0), torch::zeros({2, 3, 4}), torch::zeros({2, 3}, torch::kInt64));
   CHECK(text.figures().perplexity.value() == doctest::Approx(8.0));
   CHECK(!text.figures().top5_accuracy);
+
+  Score own(LossSpec::Kind::model);
+  own.add(1.5, torch::zeros({2, 3, 4}), torch::ones({2, 3}, torch::kInt64));
+  CHECK(own.figures().tokens);
+  CHECK(!own.figures().perplexity);
+  Figures more_right = own.figures();
+  more_right.loss = 1.6;
+  more_right.accuracy = 1.0;
+  CHECK(!more_right.is_better_than(own.figures()));
 
   Score numbers(LossSpec::Kind::mse);
   numbers.add(0.25, torch::zeros({2, 1}), torch::zeros({2}));
