@@ -84,7 +84,7 @@ class Stop(ClusterTest):
 
         node.start()
         node.wait_linked(1)
-        self.assertRegex(node.log(), rf"event=model-ready .*restored=yes step={metadata['step']} ")
+        node.wait_log(rf"event=model-ready .*restored=yes step={metadata['step']} ")
         self.assertGreaterEqual(node.status()["step"], int(metadata["step"]))
         node.wait_step(int(metadata["step"]) + 20)
 
