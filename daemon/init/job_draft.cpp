@@ -19,7 +19,7 @@ using Kind = DataSpec::Kind;
 constexpr int epochs = 10;
 constexpr std::size_t name_bytes = 64;  // as of a job
 constexpr std::size_t comment_column = 36;
-constexpr std::size_t columns = 80;  // of a list, without its key, and of a note
+constexpr std::size_t columns = 80;  // of a list, without its key, and of a note with its mark
 
 // One `key = value` a line, with what it means beside it.
 class Draft {
@@ -30,7 +30,7 @@ class Draft {
     std::istringstream in(words);
     std::string line = "Note:";
     for (std::string word; in >> word;) {
-      if (line.size() + word.size() >= columns) comment(std::exchange(line, " "));
+      if (line.size() + word.size() + 3 > columns) comment(std::exchange(line, " "));
       line += " " + word;
     }
     comment(line);
