@@ -1,5 +1,6 @@
 """Identity: two processes with one id, and addresses that lead back to the node itself."""
 
+import os
 import shutil
 import unittest
 
@@ -63,7 +64,8 @@ class Clone(ClusterTest):
 class RemovedState(ClusterTest):
     def test_a_node_whose_directory_another_has_made_again_writes_nothing_there(self):
         first = self.cluster.found(self.cluster.job(), shard="1/1", trainer__min_step_ms=20)
-        shutil.rmtree(first.state_dir)
+        while os.path.exists(first.state_dir):  # the node may be writing there
+            shutil.rmtree(first.state_dir, ignore_errors=True)
         job = self.cluster.job("other.toml", hidden=16)
         second = self.cluster.founder(job, name="box2", shard="1/1", trainer__min_step_ms=20)
         second.state_dir = first.state_dir

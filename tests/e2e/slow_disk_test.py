@@ -108,7 +108,10 @@ class SlowDisk(ClusterTest):
         disk = Disk(node)
         node.start().wait_step(20)
         disk.takes("stuck")
-        waiting = node.wait("state and history", lambda s: s["disk"]["waiting"] == 2)
+        waiting = node.wait(
+            "the history's write, stuck or behind a stuck one",
+            lambda s: s["disk"]["writing"] == "history.jsonl" or s["disk"]["waiting"] == 2,
+        )
         node.wait_step(waiting["step"] + 20)
         node.signal(signal.SIGTERM)
         node.wait_log("event=stopping")
