@@ -123,6 +123,22 @@ def test_an_update_is_in_the_model_once_though_the_daemon_dies_after_it(start):
         assert (loop.params["w"] == loop.g.steps + 100 * (turn + 1)).all()
 
 
+def test_a_model_taken_on_attaching_anew_is_no_sign_of_a_bad_step(start, caplog):
+    daemon = start()
+    loop = Loop(daemon.path)
+    daemon.answers = [{"flags": COPY}]
+    loop.until(lambda: daemon.dones)
+    attaches = daemon.attaches
+    daemon.kill()
+    replace = {"flags": REPLACE, "ranges": [(0, FLOATS)], "update": np.ones(FLOATS, np.float32)}
+    daemon.answers = [replace]
+    loop.until(lambda: daemon.attaches > attaches and not daemon.answers)
+    assert not [r for r in caplog.records if "look at the learning rate" in r.message]
+    daemon.answers = [replace]
+    loop.until(lambda: not daemon.answers)
+    assert [r for r in caplog.records if "look at the learning rate" in r.message]
+
+
 def test_a_daemon_started_anew_at_the_same_place_is_found(start):
     first = start()
     loop = Loop(first.path)

@@ -96,6 +96,7 @@ class Attachment:
         self._told_samples = False  # by log(), since the last step
         self._told = (0, 0)
         self._loss: Any = None
+        self._urgent_looks = 0  # so many more since it was not finite
         self._rate = 0.0
         self._detached = False
         self._logs_since_step, self._logs_max = 0, LOGS_WITHOUT_STEP
@@ -143,6 +144,8 @@ class Attachment:
         """
         if loss is not None:
             self._loss = self._kept(loss)
+            if isinstance(self._loss, float) and not math.isfinite(self._loss):  # on no device
+                self._urgent_looks = 2  # one may be announced just before the step of that loss
         if learning_rate is not None:
             self._rate = float(learning_rate)
         self._logs_since_step += 1
@@ -309,13 +312,9 @@ class Attachment:
         """Whether a look would stay within its share of the loop's time, or has begun."""
         if self._session is not None and self._session.announced:
             return True
-        if self.samples >= self._look_samples or self._is_broken():
+        if self.samples >= self._look_samples or self._urgent_looks:
             return True
         return time.perf_counter() - self._resumed_at >= self._look_interval_s
-
-    def _is_broken(self) -> bool:
-        """Whether the loop has just said so; a loss on a device is not waited for."""
-        return isinstance(self._loss, float) and not math.isfinite(self._loss)
 
     def _announce_look(self) -> None:
         """Just before a step: where a look is due after it, lets the daemon prepare its answer."""
@@ -371,6 +370,7 @@ class Attachment:
     def _step_packet(self, sequence: int, ahead: bool = False) -> bytes:
         """`ahead`: the next step is almost made, and has taken its time, but does not count yet."""
         loss = self._loss_number()
+        self._urgent_looks = max(0, self._urgent_looks - 1)
         # A loss may be infinite while the model is not, so ask the model.
         suspect = self._loss is not None and not math.isfinite(loss)
         finite = not suspect or self._model.finite()
@@ -400,7 +400,7 @@ class Attachment:
             self._model.apply(memory.update, go.ranges, replace)
             self.replaced = self.replaced or replace
             if replace:
-                self._on_replaced()
+                self._on_replaced(first=go.sequence == 1)
         if go.flags & wire.COPY:
             self._model.copy(memory.snapshots[go.snapshot])  # the daemon finds what is not finite
         later = self._model.settled()
@@ -416,9 +416,10 @@ class Attachment:
         has_landed, say_done = later, session.done_later(go, self._told)
         self._landing = Landing(lambda: has_landed() and say_done())
 
-    def _on_replaced(self) -> None:
-        self._loss = None  # of the other model
-        if not self._has_shared:
+    def _on_replaced(self, first: bool) -> None:
+        """`first`: by the first GO of a connection, which is how attaching anew ends."""
+        self._loss, self._urgent_looks = None, 0  # of the other model
+        if not self._has_shared or first:
             return
         self._replacements += 1
         if self._replacements & (self._replacements - 1) == 0:  # ever more seldom

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import math
 import time
 import types
@@ -226,9 +227,15 @@ def was_given_closure(optimizer: Any, arguments: Tuple[Any, ...], keywords: Dict
 
 
 def calls_parents_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step() may go through that of another class, by super()."""
-    with_step = [made for made in type(optimizer).__mro__ if "step" in vars(made)]
-    return len([made for made in with_step if made is not torch.optim.Optimizer]) > 1
+    """Whether its step() may go through that of another class, by super(). A class that inherits
+    step() has it too, wrapped, once torch has made an instance: that is the same one.
+    """
+    steps = [
+        inspect.unwrap(vars(made)["step"])
+        for made in type(optimizer).__mro__
+        if made is not torch.optim.Optimizer and "step" in vars(made)
+    ]
+    return len(set(steps)) > 1
 
 
 def hook(
