@@ -84,19 +84,27 @@ std::optional<std::string> fit_error(LossSpec::Kind kind, const Tensor& outputs,
   return std::nullopt;
 }
 
+// Outputs of a model with a loss of its own may be a logit or an embedding. A vocabulary may be
+// padded.
+bool Score::are_scores(const Tensor& outputs, const Tensor& targets) const {
+  const std::int64_t last = outputs.size(-1);
+  if (last != classes_ && (targets.dim() == 1 || last < classes_)) return false;
+  return outputs.numel() == targets.numel() * last;
+}
+
 void Score::add(double loss, const Tensor& outputs, const Tensor& targets) {
   const std::int64_t samples = targets.size(0);
   loss_ += loss * static_cast<double>(samples);
   samples_ += samples;
   if (kind_ == LossSpec::Kind::bce && is_one_logit(outputs, targets)) {
     has_answers_ = true;
-    answers_ += samples;
+    answers_ += targets.numel();
     right_ += outputs.flatten().gt(0).eq(targets.flatten().gt(0)).sum().item<std::int64_t>();
   }
   const bool classes = targets.scalar_type() == torch::kInt64 &&
                        outputs.dim() == targets.dim() + 1 &&
                        (kind_ == LossSpec::Kind::cross_entropy || kind_ == LossSpec::Kind::model);
-  if (!classes || outputs.numel() / outputs.size(-1) != targets.numel()) return;
+  if (!classes || !are_scores(outputs, targets)) return;
   has_answers_ = true;
   tokens_ = targets.dim() > 1;
   answers_ += targets.numel();

@@ -22,12 +22,15 @@ namespace gossipd {
 // Sums over the batches of an evaluation.
 class Score {
  public:
-  explicit Score(LossSpec::Kind kind) : kind_(kind) {}
+  Score(LossSpec::Kind kind, std::int64_t classes) : kind_(kind), classes_(classes) {}
   void add(double loss, const torch::Tensor& outputs, const torch::Tensor& targets);
   [[nodiscard]] Figures figures() const;
 
  private:
+  [[nodiscard]] bool are_scores(const torch::Tensor& outputs, const torch::Tensor& targets) const;
+
   LossSpec::Kind kind_;
+  std::int64_t classes_;
   double loss_ = 0;  // Σ over samples
   std::int64_t samples_ = 0;
   std::int64_t answers_ = 0;  // samples, or tokens

@@ -48,7 +48,7 @@ std::optional<Figures> Evaluator::evaluate(std::span<const float> model,
   const c10::StreamGuard guard(stream_);
   if (!flat_) build();
   take(model);
-  Score score(job_.loss.kind);
+  Score score(job_.loss.kind, job_.data.classes);
   const auto count = static_cast<std::int64_t>(held_out_->count());
   for (std::int64_t at = 0; at < count;) {
     if (cancel.load()) return std::nullopt;

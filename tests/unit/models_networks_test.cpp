@@ -177,7 +177,7 @@ TEST_CASE("The losses are those of the formulas") {
 TEST_CASE(
     "An evaluation counts what is right, what is among the five likeliest, and the perplexity of "
     "tokens") {
-  Score classes(LossSpec::Kind::cross_entropy);
+  Score classes(LossSpec::Kind::cross_entropy, 8);
   // 7 is likeliest, then 6, 5, 4, 3
   const Tensor logits = torch::arange(8, torch::kFloat32).repeat({4, 1});
   classes.add(0.5, logits, torch::tensor({7, 6, 3, 2}, torch::kInt64));
@@ -189,12 +189,12 @@ TEST_CASE(
   CHECK(!figures.perplexity);
   CHECK(!figures.tokens);
 
-  Score text(LossSpec::Kind::cross_entropy);
+  Score text(LossSpec::Kind::cross_entropy, 4);
   text.add(std::log(8.0), torch::zeros({2, 3, 4}), torch::zeros({2, 3}, torch::kInt64));
   CHECK(text.figures().perplexity.value() == doctest::Approx(8.0));
   CHECK(!text.figures().top5_accuracy);
 
-  Score own(LossSpec::Kind::model);
+  Score own(LossSpec::Kind::model, 4);
   own.add(1.5, torch::zeros({2, 3, 4}), torch::ones({2, 3}, torch::kInt64));
   CHECK(own.figures().tokens);
   CHECK(!own.figures().perplexity);
@@ -203,9 +203,29 @@ TEST_CASE(
   more_right.accuracy = 1.0;
   CHECK(!more_right.is_better_than(own.figures()));
 
-  Score numbers(LossSpec::Kind::mse);
+  Score numbers(LossSpec::Kind::mse, 0);
   numbers.add(0.25, torch::zeros({2, 1}), torch::zeros({2}));
   CHECK(!numbers.figures().accuracy);
+}
+
+TEST_CASE("Accuracy is of scores for all classes, or of every one of several yes and no") {
+  const Tensor targets = torch::tensor({0, 1, 1, 0}, torch::kInt64);
+  for (const std::int64_t outputs : {1, 128}) {  // one logit, an embedding
+    CAPTURE(outputs);
+    Score own(LossSpec::Kind::model, 2);
+    own.add(1.0, torch::zeros({4, outputs}), targets);
+    CHECK(!own.figures().accuracy);
+    Figures better = own.figures();
+    better.loss = 0.5;
+    CHECK(better.is_better_than(own.figures()));
+  }
+  Score scores(LossSpec::Kind::model, 2);
+  scores.add(1.0, torch::tensor({{1.0, 0.0}, {0.0, 1.0}, {1.0, 0.0}, {1.0, 0.0}}), targets);
+  CHECK(scores.figures().accuracy.value() == doctest::Approx(0.75));
+
+  Score several(LossSpec::Kind::bce, 2);
+  several.add(0.1, torch::ones({2, 3}), torch::tensor({{1, 1, 0}, {1, 1, 1}}, torch::kInt64));
+  CHECK(several.figures().accuracy.value() == doctest::Approx(5.0 / 6));
 }
 
 TEST_CASE("Outputs that do not fit the loss are refused in words") {
