@@ -69,6 +69,8 @@ TEST_CASE("weight decay and momentum leave statistics as they are") {
                                            {"noloco", {{"period", "5"}}},
                                            {"easgd", {}},
                                            {"asgd", {}},
+                                           {"dana", {}},
+                                           {"smega2", {}},
                                            {"sync-sgd", {}}}) {
     CAPTURE(name_of(one));
     ToyRun run = with(one.knobs);

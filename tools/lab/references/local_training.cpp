@@ -8,17 +8,6 @@
 
 namespace gossipd::lab {
 
-namespace {
-
-std::size_t parameter_floats(const Schema& schema) {
-  std::size_t floats = 0;
-  for (const Segment& segment : schema.segments())
-    if (segment.kind == SegmentKind::parameter) floats = segment.offset + segment.size;
-  return floats;
-}
-
-}  // namespace
-
 // ---- LocalTraining ----
 
 std::vector<Setting> LocalTraining::local_settings() {
@@ -55,7 +44,7 @@ void LocalTraining::descend(std::size_t i, Gradient& gradient) {
   trained(gradient, 0);
   clip_to_norm(gradient.values, job().training.clip_norm);
   // Statistics and counters, which follow the parameters, are not the optimiser's to move.
-  const std::size_t parameters = parameter_floats(schema());
+  const std::size_t parameters = parameter_floats();
   optimizer_step(job().optimizer, rate, std::span(m.x).first(parameters), m.optimizer,
                  std::span(gradient.values).first(parameters));
   // Added, since the model may have been averaged while the gradient was under way.

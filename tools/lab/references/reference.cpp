@@ -13,6 +13,13 @@ void Reference::start(Setup& setup) {
   settle();
 }
 
+std::size_t Reference::parameter_floats() const {
+  std::size_t floats = 0;
+  for (const Segment& segment : schema().segments())
+    if (segment.kind == SegmentKind::parameter) floats = segment.offset + segment.size;
+  return floats;
+}
+
 bool Reference::take(std::uint64_t batch) {
   if (exhausted()) return false;
   taken_ += batch;

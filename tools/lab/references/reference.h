@@ -29,6 +29,8 @@ class Reference : public Strategy {
   [[nodiscard]] std::size_t nodes() const { return setup_->nodes(); }
   [[nodiscard]] const Schema& schema() const { return setup_->engines[0]->schema(); }
   [[nodiscard]] std::size_t floats() const { return initial_.size(); }
+  // The first ones: statistics and counters follow, which no optimiser moves.
+  [[nodiscard]] std::size_t parameter_floats() const;
   [[nodiscard]] std::uint64_t model_bytes() const { return 4 * floats(); }
   [[nodiscard]] const Vector& initial() const { return initial_; }
   // Of the job's optimiser, for each model that it moves.

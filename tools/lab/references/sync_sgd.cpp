@@ -156,7 +156,7 @@ class SyncSgd : public Reference {
 
   void add_weight_decay(Vector& gradient) const {
     const auto decay = static_cast<float>(job().optimizer.weight_decay);
-    for (std::size_t p = 0; p < floats(); ++p) gradient[p] += decay * x_[p];
+    for (std::size_t p = 0; p < parameter_floats(); ++p) gradient[p] += decay * x_[p];
   }
 
   void scale_by_layer(std::span<float> gradient) const {
