@@ -22,7 +22,7 @@ double TransferGuard::usual(NodeId peer, std::size_t block) const {
   std::vector<double> others;
   double own = -1;
   for (const auto& [id, link] : links_) {
-    if (!link.open || link.past.empty() || link.past[block].count < history_min) continue;
+    if (link.past[block].count < history_min) continue;
     const Past& past = link.past[block];
     if (id == peer)
       own = median(past.taken, past.count);
@@ -41,12 +41,18 @@ double TransferGuard::believed_travel(const Past& past, double travelled, double
   return std::min(travelled, travel_growth * std::max(median(past.travelled, past.travels), least));
 }
 
+TransferGuard::Of& TransferGuard::link_of(NodeId peer) {
+  const auto [found, is_new] = links_.try_emplace(peer);
+  if (!is_new) return found->second;
+  found->second.past.resize(blocks_);
+  if (const auto before = closed_.extract(peer)) found->second.conduct = before.mapped();
+  return found->second;
+}
+
 double TransferGuard::share(NodeId peer, const Ask& ask) {
   if (reach_ <= 0 || !(ask.norm > 0)) return 1;
   travels_ = travels_ || ask.travelled > 0;
-  Of& link = links_[peer];
-  link.open = true;
-  link.past.resize(blocks_);
+  Of& link = link_of(peer);
   const double own_norm =
       std::max(ask.own_norm, rms_min * std::sqrt(static_cast<double>(ask.floats)));
   const double known = usual(peer, ask.block);
@@ -74,31 +80,32 @@ bool TransferGuard::finish(NodeId peer) {
   Of& link = found->second;
   const bool hard = link.taken_squared < hard_share * hard_share * link.asked_squared;
   link.asked_squared = link.taken_squared = 0;
+  Conduct& conduct = link.conduct;
   if (!hard) {
-    link.strikes -= std::min(link.strikes, 1u);
-    if (++link.calm < forgiven_after) return false;
-    link.calm = 0;
-    link.offences -= std::min(link.offences, 1u);
+    conduct.strikes -= std::min(conduct.strikes, 1u);
+    if (++conduct.calm < forgiven_after) return false;
+    conduct.calm = 0;
+    conduct.offences -= std::min(conduct.offences, 1u);
     return false;
   }
-  link.calm = 0;
-  if (++link.strikes < std::max(1u, strikes_max >> std::min(link.offences, offences_max)))
+  conduct.calm = 0;
+  if (++conduct.strikes < std::max(1u, strikes_max >> std::min(conduct.offences, offences_max)))
     return false;
-  link.strikes = 0;
-  ++link.offences;
+  conduct.strikes = 0;
+  ++conduct.offences;
   return true;
 }
 
 void TransferGuard::close(NodeId peer) {
   const auto found = links_.find(peer);
   if (found == links_.end()) return;
-  Of& link = found->second;
-  if (link.strikes == 0 && link.offences == 0) {
-    links_.erase(found);
-    return;
-  }
-  link.open = false;
-  link.past = {};
+  const Conduct conduct = found->second.conduct;
+  links_.erase(found);
+  if (conduct.strikes == 0 && conduct.offences == 0) return;
+  if (closed_.size() >= closed_max)
+    closed_.erase(std::ranges::min_element(
+        closed_, {}, [](const auto& item) -> const Conduct& { return item.second; }));
+  closed_[peer] = conduct;
 }
 
 }  // namespace gossipd

@@ -65,9 +65,10 @@ class TransferGuard {
   [[nodiscard]] double share(NodeId peer, const Ask&);
   // The exchange is over. True: the link offends and should rest.
   [[nodiscard]] bool finish(NodeId peer);
-  // The link is open no more; only what counts against it is kept.
+  // The link is open no more; only what counts against it is kept, of so many peers at most.
+  static constexpr std::size_t closed_max = 1024;
   void close(NodeId peer);
-  [[nodiscard]] std::size_t remembers() const { return links_.size(); }  // how many peers
+  [[nodiscard]] std::size_t remembers() const { return links_.size() + closed_.size(); }
 
  private:
   struct Past {
@@ -75,14 +76,18 @@ class TransferGuard {
     std::uint32_t count = 0;
     std::uint32_t travels = 0;  // whole transfers after own steps: entries of `travelled`
   };
+  struct Conduct {
+    std::uint32_t offences = 0, strikes = 0;
+    std::uint32_t calm = 0;  // exchanges in a row that were not hard
+    auto operator<=>(const Conduct&) const = default;
+  };
   struct Of {
-    bool open = false;
     std::vector<Past> past;                       // of each block
     double asked_squared = 0, taken_squared = 0;  // of this exchange
-    std::uint32_t strikes = 0, offences = 0;
-    std::uint32_t calm = 0;  // exchanges in a row that were not hard
+    Conduct conduct;
   };
 
+  Of& link_of(NodeId peer);
   [[nodiscard]] double usual(NodeId peer, std::size_t block) const;
   [[nodiscard]] static double believed_travel(const Past& past, double travelled, double least);
 
@@ -90,6 +95,7 @@ class TransferGuard {
   const std::size_t blocks_;
   bool travels_ = false;  // own steps have led somewhere
   std::map<NodeId, Of> links_;
+  std::map<NodeId, Conduct> closed_;
 };
 
 }  // namespace gossipd

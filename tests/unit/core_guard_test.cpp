@@ -243,6 +243,26 @@ TEST_CASE("exchanges that are not cut hard make up for an offence, and leave not
   CHECK(guard.remembers() == 2);
 }
 
+TEST_CASE("of peers that are gone the guard remembers the worst, and no more than so many") {
+  TransferGuard guard = of_three_links();
+  for (std::uint32_t i = 0; i < TransferGuard::strikes_max; ++i) {
+    (void)guard.share(peer, pull(40));
+    CHECK(guard.finish(peer) == (i + 1 == TransferGuard::strikes_max));
+  }
+  guard.close(peer);
+  for (std::uint64_t i = 0; i < 2 * TransferGuard::closed_max; ++i) {
+    const NodeId passing{100 + i};
+    (void)guard.share(passing, pull(1e6));
+    REQUIRE_FALSE(guard.finish(passing));
+    guard.close(passing);
+  }
+  CHECK(guard.remembers() == TransferGuard::closed_max + 2);  // two links are open
+  for (std::uint32_t i = 0; i < TransferGuard::strikes_max / 2; ++i) {
+    (void)guard.share(peer, pull(40));
+    CHECK(guard.finish(peer) == (i + 1 == TransferGuard::strikes_max / 2));
+  }
+}
+
 TEST_CASE("if no node moves by its own steps, models converge from any distance") {
   TransferGuard guard(4, 1);
   for (std::size_t i = 0; i < TransferGuard::history; ++i)
