@@ -14,7 +14,9 @@ SampleCredit::SampleCredit(const Start& start)
       unsure_for_(std::clamp(start.unsure_for, Duration{}, Duration(std::chrono::hours(24 * 365)))),
       began_(start.now),
       now_(start.now),
-      advanced_(start.now - down_for_) {}
+      advanced_(start.now - down_for_) {
+  accounts_[self_];  // of which there is always one
+}
 
 // Time counts from when a rate is known, and then all of it.
 void SampleCredit::advance(double typical_rate, Samples own, Instant now) {
@@ -36,7 +38,8 @@ void SampleCredit::advance(double typical_rate, Samples own, Instant now) {
   if (ends_trust_ && typical_rate_ > 0) trusting_ = false;
 }
 
-// Who may be invented goes first, whatever is claimed of him; nobody who has spoken here goes.
+// Who may be invented goes first, whatever is claimed of him; of those who have spoken here the one
+// that did so longest ago, first of those of whom nothing is outstanding.
 bool SampleCredit::make_room() {
   auto gone = std::ranges::find_if(accounts_, [this](const auto& item) {
     return item.first != self_ && item.second.hearsay && !item.second.own_word;
@@ -46,9 +49,23 @@ bool SampleCredit::make_room() {
       const Account& account = item.second;
       return item.first != self_ && !account.own_word && account.claimed <= account.credited;
     });
+  if (gone == accounts_.end()) gone = longest_silent();
   if (gone == accounts_.end()) return false;
+  if (gone->second.own_word) --spoken_;
   accounts_.erase(gone);
   return true;
+}
+
+SampleCredit::Accounts::iterator SampleCredit::longest_silent() {
+  const auto rank = [](const Account& account) {
+    return std::pair(account.claimed > account.credited, account.own_word_at);
+  };
+  auto out = accounts_.end();
+  for (auto item = accounts_.begin(); item != accounts_.end(); ++item) {
+    if (item->first == self_ || !item->second.own_word) continue;
+    if (out == accounts_.end() || rank(item->second) < rank(out->second)) out = item;
+  }
+  return out;
 }
 
 SampleCredit::Account* SampleCredit::account_of(NodeId id, bool met) {
@@ -56,7 +73,6 @@ SampleCredit::Account* SampleCredit::account_of(NodeId id, bool met) {
   if (found != accounts_.end()) return &found->second;
   if (accounts_.size() >= accounts_max && !make_room()) return nullptr;
   Account& account = accounts_[id];
-  if (id == self_) return &account;
   const bool young = now_ - began_ < reserve;
   account.spent = young ? 0 : std::max(0.0, potential_ - reserve_samples());
   account.since = now_;

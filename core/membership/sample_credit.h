@@ -79,8 +79,10 @@ class SampleCredit {
     return account.hearsay && !account.own_word && now_ - account.since < proof;
   }
   [[nodiscard]] double reserve_samples() const { return rate_max() * seconds(reserve); }
+  using Accounts = std::map<NodeId, Account>;
   Account* account_of(NodeId id, bool met);
   bool make_room();
+  Accounts::iterator longest_silent();
 
   NodeId self_;
   double ratio_;
@@ -95,7 +97,7 @@ class SampleCredit {
   Instant began_{}, now_{}, advanced_{};
   // until then a message may have waited in this node's socket since
   Instant waited_until_{}, waited_since_{};
-  std::map<NodeId, Account> accounts_;
+  Accounts accounts_;
 };
 
 }  // namespace gossipd

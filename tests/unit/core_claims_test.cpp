@@ -160,6 +160,23 @@ TEST_CASE("invented members in any number do not stop the samples of those that 
   CHECK(credit.credit({.id = third, .claimed = 500, .known = 0, .own_word = true}) == 500);
 }
 
+TEST_CASE("whoever comes after more members than are remembered has samples that count") {
+  SampleCredit credit(member());
+  credit.advance(100, 0, begin);
+  Instant now = begin;
+  const auto says = [&](std::size_t i, Samples claimed) {
+    return credit.credit({.id = NodeId{100 + i}, .claimed = claimed, .own_word = true});
+  };
+  for (std::size_t i = 0; i < SampleCredit::accounts_max + 10; ++i) {
+    credit.advance(100, 0, now += 10ms);
+    REQUIRE(says(i, 0) == 0);
+  }
+  credit.advance(100, 0, now += 60s);
+  CHECK(says(SampleCredit::accounts_max + 10, 100) == 100);
+  CHECK(says(SampleCredit::accounts_max, 100) == 100);
+  CHECK(says(0, 100) == 100);
+}
+
 TEST_CASE("samples that others trained on while this node was down count at once") {
   SampleCredit::Start start = member();
   start.down_for = 1h;
