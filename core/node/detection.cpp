@@ -24,6 +24,8 @@ void Conductor::note_attention(Instant now) {
       static_cast<double>(config_.exchange.period_steps) * round_.last().step_seconds;
   if (seconds(attention.stood_still) > periods_behind_max * period)
     weight_.join(round_.last().step);
+  else
+    detector_.end_thaw();
 }
 
 void Conductor::detect_failures(Instant now) {

@@ -58,6 +58,8 @@ class FailureDetector {
   [[nodiscard]] Directory::Timeouts timeouts() const;
   // Others have given this node up, and it does not know what they did meanwhile.
   [[nodiscard]] bool is_thawing(Instant now) const { return now < thawed_until_; }
+  // The stand-still has cost it next to nothing.
+  void end_thaw() { thawed_until_ = {}; }
   // This node had to refute a suspicion.
   void on_refuted(Instant now);
 

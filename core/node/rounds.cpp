@@ -55,6 +55,7 @@ void Conductor::work(Instant now) {
 
 void Conductor::on_snapshot(Snapshot snapshot, Instant now) {
   GOSSIPD_ASSERT(source_.trainer_stands());
+  note_attention(now);  // by the step time of before: this one's may hold a stand-still
   progress_.on_snapshot(snapshot.samples);
   source_.initial().on_step(snapshot.step, config_.exchange.joiner_steps);
   round_.on_snapshot(std::move(snapshot), open_links(), now);

@@ -70,9 +70,9 @@ void Conductor::close(SessionId id, const std::string& reason, Instant now, bool
   if (Link* link = peers_.neighbour(peer)->link.get(); link != nullptr) {
     if (needs_model() && link->is_open()) source_.keep(peer, *link);
     link->close();
-    // The other end has given up this node, which stood still, and gone on. The link starts over:
-    // whole blocks at the first exchange, of which this node takes nearly all, and the other no
-    // more than of a joiner.
+    // The other end has given up this node, which stood still and is a newcomer now, and gone on.
+    // The link starts over: whole blocks at the first exchange, of which this node takes nearly
+    // all, and the other no more than of a joiner.
     if (detector_.is_thawing(now)) link->forget();
   }
   log(Level::info, "event=link-down peer=" + to_hex(peer) + " reason=" + log_quoted(reason));

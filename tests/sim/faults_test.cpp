@@ -145,6 +145,33 @@ TEST_CASE("a thawed node takes in what the others have learnt and does not pull 
   CHECK(furthest_back < 0.01 * gap);
 }
 
+TEST_CASE("links outlive a stall that others gave a node up for but that cost it few steps") {
+  const Schema schema = schema_of({2000});
+  VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
+    for (float& value : x) value += 1e-3f;
+  });
+  for (std::size_t i = 0; i < 3; ++i) {
+    NodeOptions options = with_model(schema, 0);
+    if (i > 0) options.seeds = {0};
+    options.step_time = 1s;
+    cluster.add(options);
+  }
+  cluster.run_for(120s);
+  const auto keyframes = [&] {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < cluster.size(); ++i)
+      for (const LinkView& link : cluster.view(i).links) sum += link.counters.keyframes_sent;
+    return sum;
+  };
+  const std::uint64_t before = keyframes();
+  cluster.freeze(2, 25s);
+  cluster.run_for(25s);
+  CHECK(member(cluster.view(0), cluster.id(2))->record.state == MemberState::failed);
+  cluster.run_for(60s);
+  CHECK(member(cluster.view(0), cluster.id(2))->record.state == MemberState::alive);
+  CHECK(keyframes() == before);
+}
+
 namespace {
 
 struct BadDelta {
