@@ -61,8 +61,9 @@ Samples Conductor::known_own_samples(Samples counter) {
     return item.first != state_.id && item.second.was_ever_met();
   });
   if (!alone || life_.has_outside_trainer() || state_.former_id != NodeId{} || counter >= known) {
-    if (counter < known)
-      log(Level::info, "event=steps-behind samples=" + std::to_string(known - counter) +
+    const Samples made_here = known - std::min(known, state_.former_samples);
+    if (counter < made_here && !life_.has_outside_trainer())  // which has its steps itself
+      log(Level::info, "event=steps-behind samples=" + std::to_string(made_here - counter) +
                            " why=\"they came after the checkpoint; a member that lived on has them "
                            "in its model, and they stay counted\"");
     return known;

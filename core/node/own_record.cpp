@@ -100,6 +100,7 @@ void Conductor::renew_own_record(Instant now) {
 
 // The device is news; an accuracy goes with the next stats.
 void Conductor::describe(std::string device, std::optional<double> accuracy, Instant now) {
+  renew_own_record(now);  // whose news, as a final count, would else go as stats
   MemberRecord record = own_record();
   if (device.size() > device_bytes_max) device.resize(device_bytes_max);
   const bool is_news = device != record.device;
