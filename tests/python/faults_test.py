@@ -458,6 +458,7 @@ def test_no_daemon_is_said_at_once_and_in_the_end_with_the_way_out(tmp_path, cap
     assert refusal.value.code == "no-daemon"
     assert [r.message for r in caplog.records] == [
         f"gossipd: not attached at {tmp_path / 'none'} yet: [Errno 2] No such file or directory"
+        + session.WAY_OUT
     ]
 
 

@@ -29,6 +29,10 @@ POLL_S = 0.2
 MEANWHILE_S = 1.0
 SEND_TIMEOUT_S = 10
 # What another try in a while may change; any other refusal is for good.
+WAY_OUT = (
+    "; it waits: start gossipd with a job of kind 'external', or this script by 'gossipd run --job"
+    " JOB -- COMMAND', or name the socket in GOSSIPD_SOCKET"
+)
 PASSING = frozenset({"occupied", "too-slow", "no-memory", "stopping"})
 NOT_FINITE = "not-finite"  # said in place of a GO, and for good
 
@@ -357,7 +361,7 @@ class Session:
                     return
                 self._say_waiting(_of_this_process(refusal) or str(refusal), refusal.code)
             except (OSError, wire.BadPacket) as error:
-                self._say_waiting(str(error))
+                self._say_waiting(str(error), way_out=WAY_OUT)
             except Exception as error:  # nobody may wait for a thread that has ended
                 self._end(NotAttached("failed", f"gossipd cannot attach: {error!r}"))
                 raise
@@ -420,12 +424,13 @@ class Session:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _say_waiting(self, text: str, refused: str = "") -> None:
+    def _say_waiting(self, text: str, refused: str = "", way_out: str = "") -> None:
         with self._changed:
             if text != self._waiting_for:
                 # A loop that stands still says why; one that trains on alone has said it before.
                 level = logging.WARNING if refused or self._awaited else logging.INFO
-                log.log(level, "gossipd: not attached at %s yet: %s", self.path, text)
+                hint = way_out if self._awaited and not self._waiting_for else ""
+                log.log(level, "gossipd: not attached at %s yet: %s%s", self.path, text, hint)
             self._waiting_for, self._refused_for_now = text, refused
             self._changed.notify_all()
 
