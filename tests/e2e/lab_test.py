@@ -41,6 +41,13 @@ loss = 0.001
 """
 
 
+def event(what, at_s, node=1, **more):
+    """The lines of one event of a scenario."""
+    values = {"what": what, "at_s": at_s, "node": node, **more}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join(["[[events]]", *lines, ""])
+
+
 class Lab(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.TemporaryDirectory(prefix="gossip-lab-")
@@ -235,38 +242,10 @@ class Lab(unittest.TestCase):
 
     def test_nodes_die_freeze_return_and_come_late(self):
         with self.scenario.open("a") as file:
-            file.write("""
-[[nodes]]
-starts_at_s = 4
-[[events]]
-what = "kill"
-node = 1
-at_s = 3
-[[events]]
-what = "start"
-node = 1
-at_s = 6
-[[events]]
-what = "freeze"
-node = 2
-at_s = 5
-for_s = 2
-[[events]]
-what = "speed"
-node = 0
-at_s = 5
-speed = 2
-[[events]]
-what = "cut"
-node = 0
-other = 2
-at_s = 2
-[[events]]
-what = "heal"
-node = 0
-other = 2
-at_s = 4
-""")
+            file.write("[[nodes]]\nstarts_at_s = 4\n")
+            file.write(event("kill", 3) + event("start", 6) + event("freeze", 5, node=2, for_s=2))
+            file.write(event("speed", 5, node=0, speed=2))
+            file.write(event("cut", 2, node=0, other=2) + event("heal", 4, node=0, other=2))
         self.lab(
             "run",
             self.scenario,
@@ -282,34 +261,70 @@ at_s = 4
         self.assertEqual(len(result["accuracy"]), 4)
         self.assertLess(result["consensus_distance"], 0.01)
 
+    def run_with(self, more, *settings):
+        """The result of the scenario with these lines more."""
+        self.scenario.write_text(SCENARIO + more)
+        out = f"{len(list(self.path.iterdir()))}.jsonl"
+        settings = ["job.budget_samples=6400", *settings]
+        if "start" in more:  # from its checkpoint, of which only gossip knows
+            settings.append("checkpoint.every_s=1")
+        sets = itertools.chain.from_iterable(("--set", s) for s in settings)
+        self.lab("run", self.scenario, "--json", out, *sets)
+        [result] = self.results(out)
+        self.assertTrue(result["finished"])
+        return result
+
+    def test_each_event_alone_changes_what_it_must(self):
+        seconds, variation, age = "seconds", "step_time_variation", "age_max"
+        calm = self.run_with("")
+        self.assertEqual(3, len(calm["accuracy"]))
+
+        def changed(figure, result, other=calm):
+            return result[figure] / other[figure]
+
+        # Node 1 makes two fifths of all steps, and without an event the job takes 7.1 s.
+        killed = self.run_with(event("kill", 2))
+        self.assertEqual(2, len(killed["accuracy"]))
+        self.assertGreater(changed(seconds, killed), 1.2)
+        back = self.run_with(event("kill", 2) + event("start", 4))
+        self.assertEqual(3, len(back["accuracy"]))
+        self.assertGreater(changed(seconds, back), 1.05)
+        self.assertLess(changed(seconds, back, killed), 0.95)
+        left = self.run_with(event("leave", 2))
+        self.assertEqual(2, len(left["accuracy"]))
+        self.assertGreater(changed(seconds, left), 1.15)
+        frozen = self.run_with(event("freeze", 2, for_s=3))
+        self.assertEqual(3, len(frozen["accuracy"]))
+        self.assertGreater(changed(seconds, frozen), 1.05)
+        self.assertGreater(changed(variation, frozen), 1.5, "a step of 3 s")
+        slow = self.run_with(event("speed", 2, speed=0.01))
+        self.assertGreater(changed(seconds, slow), 1.5)
+        fast = self.run_with(event("speed", 2, speed=10))
+        self.assertLess(changed(seconds, fast), 0.75)
+        cuts, heals = (
+            "".join(event(what, at_s, node=0, other=other) for other in (1, 2))
+            for what, at_s in (("cut", 1), ("heal", 3))
+        )
+        cut, healed = self.run_with(cuts), self.run_with(cuts + heals)
+        self.assertGreater(cut["consensus_distance"], 0.1)
+        self.assertLess(healed["consensus_distance"], 0.01)
+        self.assertGreater(changed(age, healed), 2)
+        four, late = (self.run_with(f"[[nodes]]\nstarts_at_s = {at}\n") for at in (0, 4.5))
+        self.assertEqual(4, len(late["accuracy"]))
+        self.assertGreater(changed(seconds, late, four), 1.05)
+
     def test_adamw_trains_gossip_through_a_restart_and_a_reference_row(self):
-        self.scenario.write_text(
-            SCENARIO + '[[events]]\nwhat = "kill"\nnode = 1\nat_s = 3\n'
-            '[[events]]\nwhat = "start"\nnode = 1\nat_s = 4\n'
-        )
-        adamw = ("--set", "job.optimizer.kind=adamw", "--set", "job.optimizer.learning_rate=0.002")
-        self.lab(
-            "run", self.scenario, "--json", "out.jsonl", *adamw, "--set", "checkpoint.every_s=1"
-        )
-        self.scenario.write_text(SCENARIO)
-        self.lab(
-            "run",
-            self.scenario,
-            "--json",
-            "out.jsonl",
-            *adamw,
-            "--set",
-            "name=all-reduce",
-            "--set",
-            "strategy.name=sync-sgd",
-        )
-        for result in self.results("out.jsonl"):
-            self.assertTrue(result["finished"])
+        adamw = ("job.optimizer.kind=adamw", "job.optimizer.learning_rate=0.002")
+        adamw += ("job.budget_samples=9600",)
+        calm = self.run_with("", *adamw)
+        gossip = self.run_with(event("kill", 3) + event("start", 5), *adamw)
+        # For two seconds two fifths of the steps are missing.
+        self.assertGreater(gossip["seconds"], 1.05 * calm["seconds"])
+        self.assertEqual(3, len(gossip["accuracy"]))
+        row = self.run_with("", *adamw, "strategy.name=sync-sgd")
+        for result in (gossip, row):
             self.assertGreater(min(result["accuracy"]), 0.6)
-        self.assertEqual(
-            self.results("out.jsonl")[1]["state_bytes_node"],
-            2 * 4 * self.results("out.jsonl")[1]["floats"],
-        )
+        self.assertEqual(row["state_bytes_node"], 2 * 4 * row["floats"])
 
     def test_every_strategy_is_listed_with_its_knobs(self):
         listed = json.loads(self.lab("strategies", "--json"))["strategies"]
