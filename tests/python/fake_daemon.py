@@ -154,7 +154,8 @@ class FakeDaemon:
                 self._converse(self.connection)
             except (OSError, EOFError):
                 pass
-            self.connection.close()
+            finally:  # a failed assertion, too, lets nobody wait for it
+                self.connection.close()
 
     def _hear(self, sock):
         raw = sock.recv(32769)

@@ -13,6 +13,7 @@ import pytest
 
 import gossipd
 from gossipd import session
+from processes import wait_until
 from fake_daemon import (
     ADD,
     COPY,
@@ -437,19 +438,20 @@ def test_a_daemon_that_waits_is_waited_for_and_says_why(start, caplog):
     assert "it has heard of no job yet" in caplog.records[0].message
 
 
-def test_a_daemon_that_has_gone_while_it_waited_is_not_waited_for_longer(start):
+def test_a_daemon_that_has_gone_while_it_waited_is_not_waited_for_longer(start, caplog):
     daemon = start()
 
     def say(sock, kind, number, content, descriptors=()):
         sock.send(notice(67, "no-cluster", "it has heard of no job yet"))
         daemon.disappear()
-        time.sleep(0.3)  # by then the loop has heard it
+        wait_until(lambda: [r for r in caplog.records if "heard of no job" in r.message])
         raise EOFError
 
     daemon._say = say
     with pytest.raises(gossipd.NotAttached, match="no gossipd answers") as refusal:
         Loop(daemon.path, wait_s=0.5)
     assert refusal.value.code == "no-daemon"
+    assert "heard of no job" in caplog.text
 
 
 def test_no_daemon_is_said_at_once_and_in_the_end_with_the_way_out(tmp_path, caplog):

@@ -1,4 +1,4 @@
-"""Processes that outlive no test, and reading from them without waiting for ever."""
+"""Processes that outlive no test; reading from them, and waiting, but not for ever."""
 
 import ctypes
 import os
@@ -25,6 +25,14 @@ def end(process):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def wait_until(condition, timeout_s=60):
+    """Waits until the condition holds; fails at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.01)
 
 
 def read_some(file, deadline):

@@ -13,7 +13,7 @@ import threading
 import time
 
 import pytest
-from processes import die_with_the_test, read_some
+from processes import die_with_the_test, read_some, wait_until
 
 import gossipd
 from gossipd import command, run
@@ -161,8 +161,7 @@ def program(tmp_path, text):
 def test_a_second_signal_kills_a_daemon_that_does_not_end(tmp_path):
     stubborn = program(tmp_path, f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done")
     daemon = run.Daemon(stubborn, ["--state-dir", str(tmp_path)], None)
-    while not (tmp_path / "up").exists():
-        time.sleep(0.01)
+    wait_until((tmp_path / "up").exists)
     daemon.hurry()
     daemon.hurry()
     daemon.end(3600)
