@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import unittest
+import zlib
 from random import Random
 
 import numpy
@@ -56,8 +57,9 @@ class Trainer:
         self.life += 1
         place = os.path.join(self.node.directory, f"trainer{self.life}")
         self.model = place + ".npy"
+        seed = zlib.crc32(f"{self.node.name}/{self.life}".encode())
         line = [sys.executable, self.script, self.socket(), "--counters", place]
-        line += ["--save", self.model, "--seed", str(hash(place) % 1000)]
+        line += ["--save", self.model, "--seed", str(seed % 1000)]
         for name, value in self.options.items():
             line += ["--" + name.replace("_", "-")] + ([] if value is True else [str(value)])
         self.log_path = place + ".log"

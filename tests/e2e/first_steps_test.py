@@ -309,7 +309,9 @@ class FirstSteps(ClusterTest):
         keys = subprocess.run(
             [GOSSIPD, "--check-config", "--set", "rest.token_file="], capture_output=True, text=True
         ).stdout
-        for setting in re.findall(r"\b\w+\.\w+_\w+\b", json.loads(text)["hint"]):
+        named = re.findall(r"\b\w+\.\w+_\w+\b", json.loads(text)["hint"])
+        self.assertTrue(named, text)
+        for setting in named:
             table, key = setting.split(".")
             self.assertRegex(keys, rf"(?ms)^\[{table}\].*^(# )?{key} = ", "no such setting")
         self.assertIn("rest.token_file", text)

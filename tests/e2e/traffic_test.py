@@ -70,7 +70,9 @@ class Traffic(ClusterTest):
             status = node.status()
             self.assertEqual(2, status["members_alive"])
             self.assertGreater(status["own_samples"], 0)
-            for link in node.links().values():
+            links = node.links()
+            self.assertEqual(1, len(links))
+            for link in links.values():
                 self.assertEqual(
                     (0, 0, 0), (link["deltas_sent"], link["deltas_applied"], link["keyframes_sent"])
                 )
