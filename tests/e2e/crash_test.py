@@ -43,11 +43,26 @@ class CrashTogether(ClusterTest):
             )["checkpoints"]["current"]["step"]
             for node in nodes
         ]
+
+        def beyond_the_checkpoint():
+            current = first.status()["checkpoints"]["current"]
+            return first.state_on_disk()["own_samples"] > current["own_samples"] + 10 * BATCH
+
+        wait_for("samples on disk beyond the checkpoint's", beyond_the_checkpoint)
         for node in nodes:
             node.kill()
+        behind = []
         for node, step in zip(nodes, written):
+            counted = node.state_on_disk()["own_samples"]
             node.start()
-            self.assertGreaterEqual(node.restored()[0], step)
+            restored, samples = node.restored()
+            self.assertGreaterEqual(restored, step)
+            self.assertGreaterEqual(node.status()["own_samples"], counted, "they stay counted")
+            behind.append(counted - samples)
+            if behind[-1] > 0:
+                said = node.wait_log(r"event=steps-behind samples=(\d+)")
+                self.assertGreaterEqual(int(said[1]), behind[-1])
+        self.assertGreater(max(behind), 0, "no checkpoint was behind, so nothing is shown")
 
 
 class Crash(ClusterTest):

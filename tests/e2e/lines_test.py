@@ -142,10 +142,12 @@ class FullDisk(ClusterTest):
             node.wait_step(warned["step"] + 200)
             os.remove(filler)
             self.assertEqual(0, node.ctl("checkpoint").returncode)
-            before = node.status()["own_samples"]
+            written = node.status()["checkpoints"]["current"]
+            self.assertGreaterEqual(written["step"], warned["step"] + 200, "as of now")
             node.kill()
             node.start().wait_phase("training")
-            self.assertGreater(node.status()["own_samples"], before / 2)
+            self.assertGreaterEqual(node.restored()[0], written["step"])
+            self.assertGreaterEqual(node.status()["own_samples"], written["own_samples"])
 
         self.on_a_disk_of_its_own(node, check)
 
