@@ -222,9 +222,7 @@ class Churn:
             "consensus_distance": max(s["consensus_distance"] for s in statuses),
             "cluster_samples": statuses[0]["cluster_samples"],
             "rss_growth": self.rss_growth(),
-            "refused": sum(
-                link["deltas_refused"] for n in self.nodes for link in n.links().values()
-            ),
+            "refused": sum(node.whole_log().count("event=delta-refused ") for node in self.nodes),
         }
 
     def rss_growth(self):

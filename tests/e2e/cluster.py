@@ -271,6 +271,11 @@ class Node:
             log.seek(self.log_start)
             return log.read().decode(errors="replace")
 
+    def whole_log(self):
+        """The log of all its processes."""
+        with open(self.log_path, encoding="utf-8", errors="replace") as log:
+            return log.read()
+
     def checkpoint_path(self, which, previous=False):
         return os.path.join(
             self.state_dir,
