@@ -11,9 +11,11 @@ a slow disk takes.
 import argparse
 import json
 import os
+import subprocess
+import sys
 import time
 
-from cluster import BIN, Node, wait_for, with_cluster
+from cluster import BIN, DEADLINE_S, Node, wait_for, with_cluster
 from pace import accusations
 
 STEP_MS = 20
@@ -26,13 +28,21 @@ class Disk:
     def __init__(self, node: Node):
         self.control = os.path.join(node.directory, "disk")
         self.takes(0)
-        node.prefix = ["env", f"LD_PRELOAD={LIBRARY}", f"SLOW_DISK_CONTROL={self.control}"]
+        self.prefix = ["env", f"LD_PRELOAD={LIBRARY}", f"SLOW_DISK_CONTROL={self.control}"]
+        node.prefix = self.prefix
 
     def takes(self, seconds):
         """Sets the seconds of each fsync, or "stuck". Applies at once, even to waiting calls."""
         with open(self.control + ".new", "w", encoding="ascii") as file:
             file.write(str(seconds))
         os.replace(self.control + ".new", self.control)
+
+    def witness_works(self):
+        """Whether an fsync by the first thread of a process is counted."""
+        before = self.calls_of_the_protocol_thread()
+        call = "import os; os.fsync(os.open('.', os.O_RDONLY))"
+        subprocess.run([*self.prefix, sys.executable, "-c", call], check=True, timeout=DEADLINE_S)
+        return self.calls_of_the_protocol_thread() == before + 1
 
     def calls_of_the_protocol_thread(self):
         try:

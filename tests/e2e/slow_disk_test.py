@@ -17,13 +17,15 @@ class SlowDisk(ClusterTest):
         disk.takes(delay)
         pace, steps = relative_pace(nodes, seconds)
         print(f"fsync {delay}: pace {pace / usual:.4f}, steps/s {steps}", flush=True)
-        self.assertGreater(pace / usual, 0.98, steps)
+        # A trainer that waited for each fsync would be at about 0.6.
+        self.assertGreater(pace / usual, 0.9, steps)
         self.assertEqual(suspicions, len(accusations(nodes, "suspect")))
         self.assertEqual(calls, disk.calls_of_the_protocol_thread(), "the protocol thread waits")
 
     def test_pace_and_membership_hold_with_a_slow_and_a_stuck_disk_which_is_reported(self):
         nodes, disk = three_with_a_disk(self.cluster)
         slow = nodes[1]
+        self.assertTrue(disk.witness_works(), "no fsync of a first thread would be seen")
         usual, _ = relative_pace(nodes, 10)
         self.assert_undisturbed(nodes, disk, usual, 10, 2)
         self.assert_undisturbed(nodes, disk, usual, 15, 6)
