@@ -3,19 +3,18 @@ samples. Every kind of data is made from Fashion-MNIST, or is text of Debian's.
 """
 
 import array
-import json
 import os
 import random
 import re
 import resource
 import shutil
 import signal
-import struct
 import subprocess
 import unittest
 
 from cluster import DATA, DEADLINE_S, GOSSIPD, ClusterTest, clean_environment
 from data_test import Jpeg, cifar_record, enlarged, fashion_mnist, write
+from tensors import safetensors
 
 EXIT_CONFIG = 78
 TEXT = "/usr/share/common-licenses/GPL-3"  # of Debian's base-files
@@ -35,17 +34,6 @@ import sys, torch
 net = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10))
 torch.jit.script(net).save(sys.argv[1])
 """
-
-
-def safetensors(tensors):
-    """A file of {name: (type, shape, bytes)}."""
-    header, at = {}, 0
-    for name, (kind, shape, data) in tensors.items():
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + len(data)]}
-        at += len(data)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in tensors.values())
 
 
 class Init(ClusterTest):

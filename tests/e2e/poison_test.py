@@ -3,12 +3,12 @@ its own node takes the step back, reports it and trains on.
 """
 
 import array
-import json
 import os
 import unittest
 
 from cluster import ClusterTest
-from data_test import fashion_mnist
+from data_test import fashion_mnist, write
+from tensors import safetensors
 
 TRAIN, TEST = 4000, 2000
 BUDGET = 60_000  # five passes over each node's 4,000 samples
@@ -21,30 +21,16 @@ train_files = ["train.safetensors"]
 test_files = ["test.safetensors"]"""
 
 
-def safetensors(path, pairs, spoil=None):
+def samples_file(path, pairs, spoil=None):
     inputs = array.array("f", ((pixel - 73) / 90 for pixels, _ in pairs for pixel in pixels))
     if spoil is not None:
         inputs[AT * 784 + PIXEL] = spoil
     targets = array.array("q", (label for _, label in pairs))
-    header = json.dumps(
-        {
-            "inputs": {
-                "dtype": "F32",
-                "shape": [len(pairs), 784],
-                "data_offsets": [0, 4 * len(inputs)],
-            },
-            "targets": {
-                "dtype": "I64",
-                "shape": [len(pairs)],
-                "data_offsets": [4 * len(inputs), 4 * len(inputs) + 8 * len(targets)],
-            },
-        }
-    ).encode()
-    header += b" " * (-len(header) % 8)
-    with open(path, "wb") as file:
-        file.write(
-            len(header).to_bytes(8, "little") + header + inputs.tobytes() + targets.tobytes()
-        )
+    tensors = {
+        "inputs": ("F32", [len(pairs), 784], inputs.tobytes()),
+        "targets": ("I64", [len(pairs)], targets.tobytes()),
+    }
+    write(path, safetensors(tensors))
 
 
 class Poison(ClusterTest):
@@ -55,12 +41,12 @@ class Poison(ClusterTest):
         for i in range(3):
             path = os.path.join(self.cluster.directory, f"data{i}{'-bad' if spoil else ''}")
             os.mkdir(path)
-            safetensors(
+            samples_file(
                 os.path.join(path, "train.safetensors"),
                 whole[i * TRAIN : (i + 1) * TRAIN],
                 spoil if i == 2 else None,
             )
-            safetensors(os.path.join(path, "test.safetensors"), test)
+            samples_file(os.path.join(path, "test.safetensors"), test)
             paths.append(path)
         return paths
 

@@ -1,7 +1,18 @@
-"""Checkpoints as the tests compare them."""
+"""Checkpoints as the tests compare them, and files of tensors as they write them."""
 
 import array
 import json
+
+
+def safetensors(tensors):
+    """The bytes of a file of {name: (type, shape, bytes)}."""
+    header, at = {}, 0
+    for name, (kind, shape, data) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + b"".join(t[2] for t in tensors.values())
 
 
 def read_tensors(path):
