@@ -1,9 +1,10 @@
 """Real gossipd processes on loopback, observed through REST, gossipctl, the log and their files.
 
-A test derives from ClusterTest and starts nodes from self.cluster. Only wait_for() sleeps: it polls
-a condition until a deadline far beyond what a busy machine needs, so a deadline is never the claim.
-All processes are killed at the end, even when the test itself is killed. A failed test prints the
-ends of the logs.
+A test derives from ClusterTest and starts nodes from self.cluster. It waits by wait_for(), which
+polls a condition until a deadline far beyond what a busy machine needs, so a deadline is never the
+claim. Only a moment drawn for a fault and the span of a measurement are slept. All processes are
+killed at the end, even when the test itself is killed, which leaves its directory (and its network,
+which the next Switchboard deletes). A failed test prints the ends of the logs.
 """
 
 import ctypes

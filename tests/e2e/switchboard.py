@@ -8,6 +8,7 @@ CAP_NET_ADMIN and iproute2; unavailable() says what is missing.
 
 import json
 import os
+import re
 import subprocess
 
 
@@ -37,8 +38,18 @@ def unavailable():
     return None
 
 
+def _clear_after_the_dead():
+    """Deletes what tests that were killed have left: names of ours with a pid that has ended."""
+    for kind, list_all in (("netns", ["netns", "list"]), ("link", ["-o", "link", "show"])):
+        done = subprocess.run(["ip", *list_all], capture_output=True, text=True, check=False)
+        for name, pid in re.findall(r"^(?:\d+: )?(gp(\d+)[abnpv]\d*)\b", done.stdout, re.MULTILINE):
+            if not os.path.exists(f"/proc/{pid}"):  # another may have been quicker
+                subprocess.run(["ip", kind, "del", name], capture_output=True, check=False)
+
+
 class Switchboard:
     def __init__(self):
+        _clear_after_the_dead()
         self.tag = f"gp{os.getpid()}"
         self.cables = {}  # name → (namespace, its cable's end at the bridge, its end inside)
         self.bridges = [f"{self.tag}a", f"{self.tag}b"]
