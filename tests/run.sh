@@ -289,9 +289,9 @@ run_part() {
       ;;
     python) build dev gossipd-core gossipctl && check_python ;;
     wheel)
-      with_wheel wheel && build dev-wheel &&
-        check wheel dev-wheel --tests-regex '^(unit\.(models|lab)|e2e\.)' --label-exclude slow \
-          --repeat until-pass:2
+      with_wheel wheel && build dev-wheel || return
+      check wheel-unit dev-wheel --tests-regex '^unit\.(models|lab)'
+      check wheel dev-wheel --tests-regex '^e2e\.' --label-exclude slow --repeat until-pass:2
       ;;
     arm64)
       "$root/deploy/install-packages.sh" --arm64 || return

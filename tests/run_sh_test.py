@@ -9,6 +9,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CTEST = """#!/bin/sh
+echo "$*" >>"$(dirname "$0")/calls"
 while [ $# -gt 0 ]; do [ "$1" = --output-junit ] && xml=$2; shift; done
 cat >"$xml" <<TEXT
 {xml}
@@ -32,6 +33,7 @@ class RunSh(unittest.TestCase):
         shutil.copy(f"{HERE}/run.sh", f"{self.folder}/tests/run.sh")
         self.program("bin/cmake", "#!/bin/sh\n")
         self.program("deploy/install-packages.sh", "#!/bin/sh\n")
+        self.program("deploy/torch-wheel.sh", "#!/bin/sh\necho /torch\n")
         self.program("tests/arm64.sh", "#!/bin/sh\necho 3 passed, 0 failed\n")
 
     def program(self, path, text):
@@ -65,6 +67,21 @@ class RunSh(unittest.TestCase):
         self.program("deploy/install-packages.sh", '#!/bin/sh\n[ "$*" = --tests ]\n')
         for part in ("arm64", "packages"):
             self.assertEqual((1, "0 passed, 1 failed"), self.ran(part, ALL_PASS))
+
+    def test_only_real_processes_get_another_try(self):
+        for part, wanted in (
+            ("unit", [("--exclude-regex ^(e2e|deploy)", False)]),
+            ("e2e", [("--tests-regex ^(e2e|deploy)", True)]),
+            ("wheel", [("--tests-regex ^unit", False), ("--tests-regex ^e2e", True)]),
+        ):
+            self.assertEqual(0, self.ran(part, ALL_PASS)[0])
+            with open(f"{self.folder}/bin/calls", encoding="utf-8") as file:
+                calls = file.read().splitlines()
+            os.remove(f"{self.folder}/bin/calls")
+            self.assertEqual(len(wanted), len(calls), calls)
+            for (tests, again), call in zip(wanted, calls):
+                self.assertIn(tests + "\\.", call)
+                self.assertEqual(again, "--repeat" in call, call)
 
     def test_fuzzing_that_executes_nothing_fails(self):
         self.assertEqual((1, "2 passed, 1 failed"), self.ran("fuzz", ALL_PASS))
