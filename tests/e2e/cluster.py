@@ -268,21 +268,17 @@ class Node:
 
     def log(self):
         """The log of the present process."""
+        return self.whole_log(self.log_start)
+
+    def whole_log(self, start=0):
+        """The log of all its processes."""
         with open(self.log_path, "rb") as log:
-            log.seek(self.log_start)
+            log.seek(start)
             return log.read().decode(errors="replace")
 
-    def whole_log(self):
-        """The log of all its processes."""
-        with open(self.log_path, encoding="utf-8", errors="replace") as log:
-            return log.read()
-
     def checkpoint_path(self, which, previous=False):
-        return os.path.join(
-            self.state_dir,
-            "checkpoints",
-            which + (".previous" if previous else "") + ".safetensors",
-        )
+        name = which + (".previous" if previous else "") + ".safetensors"
+        return os.path.join(self.state_dir, "checkpoints", name)
 
     def state_on_disk(self):
         with open(os.path.join(self.state_dir, "node.json"), encoding="utf-8") as file:
@@ -403,10 +399,8 @@ class Cluster:
         for node in self.nodes:
             if not os.path.exists(node.log_path):
                 continue
-            with open(node.log_path, encoding="utf-8", errors="replace") as log:
-                tail = log.readlines()[-lines:]
-            print(f"---- {node.name}, the end of its log ----", flush=True)
-            print("".join(tail), end="", flush=True)
+            tail = node.whole_log().splitlines()[-lines:]
+            print(f"---- {node.name}, the end of its log ----", *tail, sep="\n", flush=True)
 
     def destroy(self):
         for node in self.nodes:
