@@ -245,8 +245,16 @@ std::optional<Error> let_found(const DaemonConfig& config, StartPlan& plan) {
   return std::nullopt;
 }
 
+// A joiner that has a state but has reached nobody yet needs its invite still; without, it would
+// found a second cluster with its --job.
+std::optional<Error> refuse_lost_invite(const DaemonConfig& config, const StartPlan& plan) {
+  if (!config.invite_missing || plan.state.cluster != ClusterId{}) return std::nullopt;
+  return bad_config("join: " + config.invite_missing->text);
+}
+
 std::optional<Error> choose_kind(const DaemonConfig& config, const StateStore& store,
                                  StartPlan& plan) {
+  if (auto error = refuse_lost_invite(config, plan)) return error;
   if (plan.state.cluster != ClusterId{}) {
     plan.kind = StartPlan::Kind::rejoin;
   } else if (!config.join.empty()) {
@@ -398,6 +406,8 @@ Result<StartPlan> make_start_plan(const DaemonConfig& config, const StateStore& 
                                   const FirstSegments& first_segments) {
   Result<StartPlan> plan = read_identity(config, store);
   if (!plan) return plan;
+  // also before a trainer is waited for
+  if (auto error = refuse_lost_invite(config, *plan)) return *error;
   if (auto error = read_stored_job(config, store, *plan)) return *error;
   if (auto error = read_job_file(config, store, first_segments, *plan)) return *error;
   if (auto error = choose_kind(config, store, *plan)) return *error;

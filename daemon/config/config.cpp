@@ -242,13 +242,14 @@ std::optional<Error> apply_override(const std::string& text, const std::vector<S
 // ---- what no single setting can see
 // ----------------------------------------------------------------
 
-// A member has what its invite gave, whose file may well be gone since.
+// A member has what its invite gave, whose file may well be gone since. Whether a node with a state
+// is one is seen when that is read (start_plan.cpp).
 std::optional<Error> look_for_invite(const DaemonConfig& config,
                                      std::vector<std::string>& warnings) {
   if (!config.invite_missing) return std::nullopt;
   const std::string text = "join: " + config.invite_missing->text;
   if (StateStore::is_new(config.state_dir)) return bad_config(text);
-  warnings.push_back(text + "; this node is a member and goes on without; leave it out of `join`");
+  warnings.push_back(text + "; a member goes on without, and may leave it out of `join`");
   return std::nullopt;
 }
 

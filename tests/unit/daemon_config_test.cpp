@@ -7,6 +7,7 @@
 #include "daemon/config/config.h"
 #include "daemon/config/refused_line.h"
 #include "daemon/config/settings.h"
+#include "daemon/disk/state_store.h"
 #include "net/peer/invite.h"
 #include "tests/unit/daemon_support.h"
 
@@ -174,18 +175,18 @@ TEST_CASE("an invite of a source that another overrules is not looked for") {
   CHECK(read({"--join", "box1", "--set", "join=@gone"}));
 }
 
-TEST_CASE("a member goes on without the file of its invite, and is told") {
+TEST_CASE("a node with a state goes on without the file of its invite, and is told") {
   const TemporaryDirectory directory;
   const std::vector<std::string> words{"--join", "@gone",       "--join",
                                        "box1",   "--state-dir", directory.path().string()};
   CHECK(mentions(mistake(words), "join: there is no invite file gone"));
-  (void)directory.write("node.json", "{}");
+  (void)directory.write("node.json", format_node_state(NodeState{}, 1));
   const auto line = read(words);
   REQUIRE(line);
   CHECK(line->config.join == std::vector{Endpoint{"box1", peer_port_default}});
   CHECK_FALSE(line->config.invite);
   REQUIRE(line->warnings.size() == 1);
-  CHECK(mentions(line->warnings[0], "this node is a member and goes on without"));
+  CHECK(mentions(line->warnings[0], "a member goes on without"));
   // What the file says wrongly is still an error.
   (void)directory.write("empty", "");
   std::filesystem::permissions(directory.path() / "empty", std::filesystem::perms(0600));

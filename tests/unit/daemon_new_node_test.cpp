@@ -3,6 +3,7 @@
 #include <string>
 
 #include "daemon/start_plan.h"
+#include "models/job/epochs.h"
 #include "tests/unit/daemon_support.h"
 
 using namespace gossipd;
@@ -44,4 +45,40 @@ TEST_CASE("what a new node cannot begin with is found before anything is written
   CHECK_FALSE(refuse_new_node(config));  // a member waits for its data
   config.key_file = (directory.path() / "cluster.key").string();
   refused("bad-config", "does not exist");
+}
+
+TEST_CASE("a joiner that has not joined yet founds no cluster when its invite is gone") {
+  const TemporaryDirectory directory;
+  DaemonConfig config;
+  config.state_dir = (directory.path() / "state").string();
+  config.job_file = directory.write("job.toml", "name = \"tiny\"\nbudget_samples = 1000\n");
+  config.invite_missing = Error{"key-missing", "there is no invite file gone"};
+  const auto store = StateStore::open(config.state_dir);
+  REQUIRE(store);
+  NodeState state;
+  state.id = NodeId{7};
+  const auto refused = [&] {
+    REQUIRE_FALSE(store->save_state(state));
+    const auto plan = make_start_plan(config, *store);
+    REQUIRE_FALSE(plan);
+    CHECK(plan.error().code == "bad-config");
+    CHECK(plan.error().text == "join: there is no invite file gone");
+    CHECK_FALSE(std::filesystem::exists(store->key_path()));
+  };
+  refused();
+  config.join = {{"box1", 7610}};
+  refused();
+  // Nor in place of a cluster of its own that is of no use any more.
+  config.join.clear();
+  state.cluster = ClusterId{9};
+  state.job = Job::parse("name = \"other\"\nbudget_samples = 1000\n", "other")->hash();
+  refused();
+  // A member has what it needs.
+  REQUIRE_FALSE(store->save_job(load_job(config.job_file, {})->canonical_text()));
+  state.job = load_job(config.job_file, {})->hash();
+  REQUIRE_FALSE(store->save_state(state));
+  config.key_file = "none";
+  const auto member = make_start_plan(config, *store);
+  REQUIRE(member);
+  CHECK(member->kind == StartPlan::Kind::rejoin);
 }
