@@ -314,6 +314,7 @@ std::vector<std::string> TomlTable::get_strings(std::string_view key,
                                                 std::size_t count_max) {
   const toml::node* node = scope_->find(key);
   if (node == nullptr) return fallback;
+  if (node->is_string()) return {get_string(key, fallback.empty() ? "" : fallback[0])};
   const toml::array* array = node->as_array();
   if (array == nullptr || array->size() > std::min(count_max, toml_array_max)) {
     refuse(key, "must be a list of at most " + std::to_string(std::min(count_max, toml_array_max)) +

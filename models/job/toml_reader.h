@@ -52,6 +52,7 @@ class TomlTable {
   double get_double(std::string_view key, double fallback,
                     double min = std::numeric_limits<double>::lowest(),
                     double max = std::numeric_limits<double>::max());
+  // A string alone is a list of one.
   std::vector<std::string> get_strings(std::string_view key, std::vector<std::string> fallback,
                                        std::size_t count_max = 256);
   std::vector<std::int64_t> get_integers(std::string_view key, std::vector<std::int64_t> fallback,

@@ -84,6 +84,35 @@ TEST_CASE("paths in a node file are relative to that file") {
   CHECK(joins->config.join.size() == 2);
 }
 
+TEST_CASE("each line that a package's node file offers can be taken as it is") {
+  const TemporaryDirectory directory;
+  for (const char* name : {"node.toml", "node-core.toml"}) {
+    std::istringstream lines(read_file(std::string(GOSSIPD_SOURCE_DIR "/deploy/packages/") + name));
+    std::vector<std::string> keys;
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("# ") || !mentions(line, " = ")) continue;
+      keys.push_back(line.substr(2, line.find(" = ") - 2));
+      const std::string file = directory.write("node.toml", line.substr(2) + "\n");
+      const auto read_line = read({"--config", file, "--state-dir", directory.path().string()});
+      CAPTURE(line);
+      if (keys.back() == "join")
+        CHECK(mentions(read_line.error().text, "join: there is no invite file /etc/gossipd"));
+      else
+        CHECK_MESSAGE(read_line, read_line.error().text);
+    }
+    CHECK(std::ranges::find(keys, "join") != keys.end());
+  }
+}
+
+TEST_CASE("`join` of the node file may be one string") {
+  const TemporaryDirectory directory;
+  const auto line = read({"--config", directory.write("node.toml", "join = \"box1\"\n")});
+  REQUIRE(line);
+  CHECK(line->config.join == std::vector{Endpoint{"box1", peer_port_default}});
+  // also where it does not count
+  CHECK(read({"--config", (directory.path() / "node.toml").string(), "--join", "box2"}));
+}
+
 TEST_CASE("a name that reads as a list, an option or every name is refused") {
   for (const char* name : {"n1,n2", "-x", "*", "..", "a b"}) {
     CAPTURE(name);

@@ -111,7 +111,7 @@ TEST_CASE("A job without a name or a budget is refused, naming both") {
 }
 
 TEST_CASE("A key with a wrong value is not called missing as well") {
-  for (const std::string rest : {"[data]\nkind = 'images'\nclass_names = 'cat'\n",
+  for (const std::string rest : {"[data]\nkind = 'images'\nclass_names = 7\n",
                                  "[data]\nkind = 'tensors'\ntrain_files = ['a']\nshape = 'x'\n",
                                  "[schedule]\nkind = 'step'\nmilestones = 'x'\n"}) {
     const auto job = Job::parse(small + rest, "j.toml");

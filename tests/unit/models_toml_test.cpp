@@ -65,6 +65,19 @@ TEST_CASE("Infinity and NaN are not numbers for the TOML reader") {
   CHECK(reader.finish());
 }
 
+TEST_CASE("A string alone is a list of one for the TOML reader, and a long one is refused") {
+  TomlReader reader("a = 'x'\nb = ['y', 'z']\nc = 7\nd = '" + std::string(5000, 'x') + "'\n", "f");
+  TomlTable root = reader.root();
+  CHECK(root.get_strings("a", {"w"}) == std::vector<std::string>{"x"});
+  CHECK(root.get_strings("b", {}) == std::vector<std::string>{"y", "z"});
+  CHECK(root.get_strings("c", {"w"}) == std::vector<std::string>{"w"});
+  CHECK(root.get_strings("d", {"w"}) == std::vector<std::string>{"w"});
+  const auto error = reader.finish();
+  REQUIRE(error);
+  CHECK(contains(error->text, "f:3: c: must be a list"));
+  CHECK(contains(error->text, "f:4: d: "));
+}
+
 TEST_CASE("A TOML table asked for twice keeps what is known about it") {
   TomlReader reader("[t]\na = 1\nb = 2\n", "f");
   CHECK(reader.table("t").get_integer("a", 0) == 1);
