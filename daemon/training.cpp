@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::size_t checkpoint_askers_max = 256;
 constexpr Duration settled_after = std::chrono::seconds(1);
-constexpr Duration first_checkpoint_pause = std::chrono::seconds(1);
-constexpr int checkpoint_pause_share = 20;  // times as long as the last write took, at least
 
 double wall_clock_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -30,6 +28,7 @@ Training::Training(EventLoop& loop, const DaemonConfig& config, const StateStore
       id_(id),
       identity_(std::move(metadata)),
       events_(std::move(events)),
+      pace_(from_seconds(config.checkpoint_every_s)),
       why_on_cpu_(why_on_cpu(config.device).text),
       checkpoint_timer_(loop, [this] { on_checkpoint_due(); }),
       data_timer_(loop, [this] { start_preparing(); }),
@@ -93,7 +92,7 @@ void Training::begin(bool model_is_the_clusters) {
   callbacks.on_no_evaluation = [this] { loop_.post([this] { no_final_evaluation_ = finished_; }); };
   // The core says when to step, by the first update.
   trainer_->start(std::move(callbacks), /*hold=*/true);
-  checkpoint_timer_.arm_after(checkpoint_pause());
+  pause_checkpoints();
   if (model_is_the_clusters) write_checkpoint("current", nullptr);
 }
 
@@ -225,17 +224,13 @@ std::string Training::final_model_waits_for() const {
 // ---- checkpoints
 // ---------------------------------------------------------------------------------
 
-// A start has little to lose yet, so that a crash of all nodes takes no more than half of what they
-// have trained on since. Writing takes at most a twentieth of the time.
-Duration Training::checkpoint_pause() {
-  Writing& current = writing_["current"];
-  current.pause = std::min(std::max(2 * current.pause, first_checkpoint_pause),
-                           from_seconds(config_.checkpoint_every_s));
-  return std::max(current.pause, checkpoint_pause_share * current.took);
+void Training::pause_checkpoints() {
+  pace_.begin(EventLoop::now());
+  checkpoint_timer_.arm_at(pace_.due());
 }
 
 void Training::on_checkpoint_due() {
-  checkpoint_timer_.arm_after(checkpoint_pause());
+  pause_checkpoints();
   for (const std::string& which : std::exchange(unwritten_, {}))
     if (!stopped_ && (which == "current" || (which == "final" && finished_)))
       write_checkpoint(which, nullptr);
@@ -296,6 +291,7 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   if (model == CheckpointRequest::Model::last_evaluated)
     request.evaluation = last_->evaluation.number;
   request.done = [this, which, view](Result<WrittenCheckpoint> written) mutable {
+    const Duration took = written ? written->took : Duration{};
     if (written) {
       view.bytes = written->bytes;
       view.step = written->step;
@@ -304,9 +300,17 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
     view.written_at_s = wall_clock_s();
     const std::optional<Error> error =
         written ? std::nullopt : std::optional<Error>(written.error());
-    loop_.post([this, which, view, error] { on_written(which, view, error); });
+    loop_.post([this, which, view, took, error] {
+      if (!error && which == "current") on_current_took(took);
+      on_written(which, view, error);
+    });
   };
   trainer_->write_checkpoint(std::move(request));
+}
+
+void Training::on_current_took(Duration took) {
+  pace_.on_written(took);
+  if (!stopped_) checkpoint_timer_.arm_at(pace_.due());
 }
 
 void Training::on_written(const std::string& which, CheckpointView written,
@@ -322,7 +326,6 @@ void Training::on_written(const std::string& which, CheckpointView written,
     events_.on_warning("checkpoint " + which + " was not written: " + error->text);
   } else {
     checkpoints_[which] = written;
-    writing.took = EventLoop::now() - writing.began;
     unwritten_.erase(which);
     write_failures_.erase(which);
     on_disk_ = on_disk_ || which == "current";

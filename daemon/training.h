@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/node/patience.h"
+#include "daemon/checkpoint_pace.h"
 #include "daemon/config/config.h"
 #include "daemon/disk/state_store.h"
 #include "daemon/finish_watch.h"
@@ -133,8 +134,6 @@ class Training {
     std::vector<Written> now;   // told by the write that is under way
     std::vector<Written> next;  // asked for since it began
     bool final_model = false;   // the last one that began has the model of finish()
-    Duration took{};            // the last one that succeeded
-    Duration pause{};           // before the next regular one
   };
 
   // What its metadata say of an evaluation; nothing: it has none.
@@ -152,7 +151,8 @@ class Training {
   void start_writing(const std::string& which, CheckpointRequest::Model model);
   void write_best();
   void on_written(const std::string& which, CheckpointView written, std::optional<Error> error);
-  [[nodiscard]] Duration checkpoint_pause();
+  void on_current_took(Duration took);
+  void pause_checkpoints();
   void on_checkpoint_due();
   void maybe_stop();
   [[nodiscard]] bool current_is_final() const;
@@ -199,6 +199,7 @@ class Training {
   std::map<std::string, std::string> write_failures_;  // of checkpoints, until one succeeds
   std::uint64_t checkpoints_failed_ = 0;
   Step step_of_current_ = 0;  // of the last `current` asked for
+  CheckpointPace pace_;       // of `current`
   bool on_disk_ = false;      // has_been_on_disk()
 
   const std::string why_on_cpu_;  // though a GPU may be used; empty: one is, or none may be

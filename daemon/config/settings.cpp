@@ -195,9 +195,11 @@ void add_trainer(SettingTable& table, DaemonConfig& c) {
 }
 
 void add_checkpoint(SettingTable& table, DaemonConfig& c) {
-  table.number("checkpoint.every_s", "", "s", c.checkpoint_every_s, 0.1, setting_day_ms,
-               "interval between checkpoints; shorter in the first minute (1, 2, 4 s and so on), "
-               "and at least 20 times as long as writing one takes");
+  table.number(
+      "checkpoint.every_s", "", "s", c.checkpoint_every_s, 0.1, setting_day_ms,
+      "interval between checkpoints; shorter in the first minute (1, 2, 4 s and so on), "
+      "and 20 times as long as writing one takes where that is longer, but no more than 10 "
+      "minutes for it");
   table.boolean("checkpoint.best", "", c.checkpoint_best,
                 "also keep the model with the best held-out accuracy");
 }

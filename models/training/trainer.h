@@ -97,6 +97,8 @@ struct WrittenCheckpoint {
   std::uint64_t bytes = 0;
   Step step = 0;
   Samples samples = 0;  // the node's own
+  // Of writing alone, not of what the request waited for; nor while the machine sleeps.
+  Duration took{};
 };
 
 struct CheckpointRequest {

@@ -162,9 +162,12 @@ void Trainer::Implementation::write_checkpoints() {
 }
 
 void Trainer::Implementation::write(const CheckpointRequest& request, SharedCheckpoint checkpoint) {
+  const auto began = std::chrono::steady_clock::now();
   const auto bytes = gossipd::write_checkpoint(request.path, engine_->schema(), *checkpoint,
                                                request.metadata, request.refuses);
-  WrittenCheckpoint written{.step = checkpoint->step, .samples = checkpoint->samples};
+  WrittenCheckpoint written{.step = checkpoint->step,
+                            .samples = checkpoint->samples,
+                            .took = std::chrono::steady_clock::now() - began};
   checkpoint.reset();
   return_free_memory();
   if (!request.done) return;

@@ -2,8 +2,10 @@
 // on, as a GPU's does.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <limits>
 #include <stdexcept>
+#include <thread>
 
 #include "models_test_support.h"
 
@@ -269,4 +271,34 @@ TEST_CASE("A copy that fails ends training as failed") {
   CHECK(test::contains(desk.failure().text, "the copy broke"));
   CHECK(trainer->status().state == TrainerState::failed);
   trainer->stop();
+}
+
+TEST_CASE("A checkpoint's duration is that of its own writing, not of another one's before it") {
+  using Clock = std::chrono::steady_clock;
+  const TemporaryDirectory directory;
+  Desk desk;
+  auto trainer = late_trainer({});
+  trainer->start(desk.callbacks(), true);
+  const Clock::time_point asked = Clock::now();
+  std::atomic<Clock::time_point> first_done{};
+  CheckpointRequest slow{
+      directory / "slow.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()};
+  slow.refuses = [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return std::optional<Error>();
+  };
+  slow.done = [&, told = desk.on_written()](Result<WrittenCheckpoint> written) {
+    first_done = Clock::now();
+    told(std::move(written));
+  };
+  trainer->write_checkpoint(std::move(slow));
+  trainer->write_checkpoint(
+      {directory / "next.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+  const auto first = desk.written(), second = desk.written();
+  REQUIRE(first);
+  REQUIRE(second);
+  CHECK(first->took >= std::chrono::milliseconds(50));
+  CHECK(first->took <= first_done.load() - asked);
+  CHECK(second->took > Duration{});
+  CHECK(second->took <= Clock::now() - first_done.load());
 }
