@@ -199,8 +199,8 @@ int refuse_start(DaemonConfig config, const Error& error, int code) {
   std::abort();
 }
 
-// The configuration as files and environment have it now. Seeds of the command line stay, also
-// where they came by an invite that is gone.
+// The configuration as files and environment have it now. Seeds of the command line stay, and
+// those of an invite that is gone.
 Result<DaemonConfig> configured_now(const std::vector<std::string>& arguments,
                                     const DaemonConfig& config) {
   const Result<CommandLine> line = read_command_line(
@@ -208,7 +208,7 @@ Result<DaemonConfig> configured_now(const std::vector<std::string>& arguments,
       process_environment());
   if (!line) return line.error();
   DaemonConfig now = line->config;
-  if (now.invite_missing) now.join = config.join;
+  keep_seeds_of_lost_invite(now, config);
   return now;
 }
 

@@ -393,6 +393,15 @@ std::string to_toml(const DaemonConfig& config) {
   return text;
 }
 
+void keep_seeds_of_lost_invite(DaemonConfig& now, const DaemonConfig& before) {
+  if (!now.invite_missing) return;
+  if (before.invite)
+    for (const Endpoint& seed : before.invite->seeds)
+      if (now.join.size() < seeds_max && std::ranges::find(now.join, seed) == now.join.end())
+        now.join.push_back(seed);
+  if (now.join.empty()) now.join = before.join;
+}
+
 std::string own_host_name() {
   char name[name_bytes_max + 1] = {};
   if (::gethostname(name, name_bytes_max) != 0 || name[0] == '\0') return "node";

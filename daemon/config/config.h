@@ -96,6 +96,9 @@ using Environment = std::map<std::string, std::string>;  // GOSSIPD_* and what t
 // their paths.
 [[nodiscard]] std::string to_toml(const DaemonConfig&);
 
+// Of an invite that is gone since `before`, in place of which `now` has nothing, the seeds stay.
+void keep_seeds_of_lost_invite(DaemonConfig& now, const DaemonConfig& before);
+
 // The shard as it is given: "auto", or "2/3".
 [[nodiscard]] std::string shard_words(const DaemonConfig&);
 

@@ -224,6 +224,26 @@ TEST_CASE("a node with a state goes on without the file of its invite, and is to
                  "no whole invite"));
 }
 
+TEST_CASE("seeds of an invite that is gone stay, beside the addresses that are given now") {
+  const Endpoint box1{"box1", 7610}, box2{"box2", 7610}, box3{"box3", 7610};
+  DaemonConfig before, now;
+  before.join = {box1, box2};
+  before.invite = Invite{ClusterId{1}, ClusterKey{}, {box1}};
+  const auto seeds = [&](std::vector<Endpoint> given) {
+    now.join = std::move(given);
+    keep_seeds_of_lost_invite(now, before);
+    return now.join;
+  };
+  CHECK(seeds({box3}) == std::vector{box3});  // no invite is named any more
+  now.invite_missing = Error{"key-missing", "there is no invite file"};
+  CHECK(seeds({box3}) == std::vector{box3, box1});
+  CHECK(seeds({box1, box3}) == std::vector{box1, box3});
+  CHECK(seeds({}) == std::vector{box1});
+  before.invite.reset();  // it was gone before
+  CHECK(seeds({box3}) == std::vector{box3});
+  CHECK(seeds({}) == before.join);
+}
+
 TEST_CASE("a flag without a value takes none of the next flag, nor nothing") {
   const std::string join = "--join has no value", way_out = "`gossipctl invite` on a member";
   for (const std::vector<std::string>& words :
