@@ -147,12 +147,23 @@ bool names_seeds(const std::vector<std::string>& arguments) {
   });
 }
 
-// With the same arguments, but for invites, which may be gone, wherever they came from. Seeds of
-// the node file and the environment stay there, where SIGHUP looks for them.
+// The first process of a container loses a signal that it does not handle, and handlers end with
+// execv(): meanwhile the signals to stop are held back, until the new program has its own.
+void hold_stop_signals(bool held) {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int number : {SIGTERM, SIGINT}) ::sigaddset(&signals, number);
+  ::pthread_sigmask(held ? SIG_BLOCK : SIG_UNBLOCK, &signals, nullptr);
+}
+
+// With the same arguments, but for invites, which may be gone. Seeds of the node file and the
+// environment stay there, where SIGHUP looks for them; a member does without an invite that is gone
+// from there. Only nobody is to be asked for one again.
 int start_again(const std::vector<std::string>& arguments, const DaemonConfig& config,
                 char* program) {
-  std::vector<std::string> words =
-      names_seeds(arguments) || config.invite ? without_invites(arguments, config.join) : arguments;
+  std::vector<std::string> words = names_seeds(arguments) || invite_was_asked_for()
+                                       ? without_invites(arguments, config.join)
+                                       : arguments;
   std::vector<char*> argv{program};
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);

@@ -70,7 +70,11 @@ Result<Invite> ask() {
   return invite;
 }
 
+std::optional<Result<Invite>> asked;  // once for the process: the line is gone then
+
 }  // namespace
+
+bool invite_was_asked_for() { return asked.has_value(); }
 
 bool names_invite(std::string_view word) {
   return word == "-" || word.starts_with('@') || looks_like_invite(word) ||
@@ -78,7 +82,6 @@ bool names_invite(std::string_view word) {
 }
 
 Result<Invite> take_invite(std::string_view word) {
-  static std::optional<Result<Invite>> asked;  // once for the process: the line is gone then
   if (word == "-") {
     if (!asked) asked = ask();
     return *asked;

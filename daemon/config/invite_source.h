@@ -21,6 +21,8 @@ namespace gossipd {
 // standard input. Standard input is read once: the same
 // word gives the same answer again.
 [[nodiscard]] Result<Invite> take_invite(std::string_view word);
+// Whether standard input was read for one.
+[[nodiscard]] bool invite_was_asked_for();
 
 // Overwrites the secret of each invite in the process' own command line, for `ps`.
 void hide_invites(int argc, char** argv);

@@ -154,6 +154,17 @@ class NextJob(ClusterTest):
         self.assertEqual(0, started.returncode, started.stderr)
         for node in (first, second):
             self.wait_number(node, 2)
+        # What stands in the node file now is taken, beside the invite that is gone too.
+        for join, taken in (
+            (f'"@{invite}", "127.0.0.1:9"', "127.0.0.1:9"),
+            (f'"{first.address}"', first.address),
+        ):
+            with open(config, "w", encoding="utf-8") as file:
+                file.write(f"join = [{join}]\n")
+            second.signal(signal.SIGHUP)
+            second.wait_log(f'event=reloaded .*join="{taken}"')
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(f'join = ["@{invite}"]\n')
         # Nor does a restart need it.
         self.assertEqual(0, second.terminate())
         second.start().wait_phase("finished")
