@@ -6,10 +6,13 @@
 #include <openssl/pem.h>
 #include <openssl/rand.h>
 #include <openssl/x509v3.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 
@@ -113,6 +116,27 @@ std::string defect_of(X509* certificate, const std::vector<std::string>& wanted)
   return "";
 }
 
+// Why neither can be used, as after a crash of the machine; empty: they can, or somebody else has
+// made them. An error where they cannot be read at the moment, or by this user.
+Result<std::string> damage_of(const CertificateFiles& files, X509* certificate) {
+  for (const std::string& path : {files.certificate, files.key}) {
+    if (auto error = why_not_readable_now(path)) return *error;
+    if (::access(path.c_str(), R_OK) != 0)
+      return Error{"certificate", path + " cannot be read: " + std::strerror(errno)};
+  }
+  if (certificate == nullptr) return std::string("is damaged");
+  if (!is_self_made(certificate)) return std::string();
+  const Key key = read_key(files.key);
+  const bool fits = key && X509_check_private_key(certificate, key.get()) == 1;
+  return std::string(fits ? "" : "has no key that fits");
+}
+
+// For a person to look at. What does not go away is written over.
+void set_aside(const CertificateFiles& files) {
+  for (const std::string& path : {files.certificate, files.key})
+    (void)std::rename(path.c_str(), (path + ".corrupt").c_str());
+}
+
 bool add_extension(X509* certificate, int kind, const std::string& value) {
   X509V3_CTX context;
   X509V3_set_ctx(&context, certificate, certificate, nullptr, nullptr, 0);
@@ -160,9 +184,17 @@ Result<std::string> ensure_certificate(const CertificateFiles& files,
     if (auto held = alternative_name(name);
         held && std::ranges::find(wanted, *held) == wanted.end())
       wanted.push_back(std::move(*held));
-  const Certificate before = is_there ? read_certificate(files.certificate) : nullptr;
-  const std::string defect = before ? defect_of(before.get(), wanted) : "";
-  if (is_there && defect.empty()) return std::string();
+  Certificate before = is_there ? read_certificate(files.certificate) : nullptr;
+  std::string defect = before ? defect_of(before.get(), wanted) : "";
+  const Result<std::string> damage = is_there ? damage_of(files, before.get()) : std::string();
+  if (!damage) return damage.error();
+  if (!damage->empty()) {
+    set_aside(files);
+    before.reset();
+    defect = *damage;
+  } else if (is_there && defect.empty()) {
+    return std::string();
+  }
   if (before)
     for (std::string& name : alternative_names(before.get()))
       if (wanted.size() < names_max && std::ranges::find(wanted, name) == wanted.end())

@@ -22,8 +22,9 @@ inline constexpr int certificate_days = 3650;
 // Makes an ECDSA key (P-256) and a certificate for `names` (host names and IP addresses), where the
 // files are not there. A certificate made here that is out of date, as after it was made while the
 // clock was wrong, or that lacks a name is made anew with its key: for its names as well, and valid
-// for no less long. Returns why, or "". Errors "certificate" (OpenSSL's reason), and those
-// of write_secret_file().
+// for no less long. Where one is damaged or its key does not fit, both files are set aside as
+// *.corrupt and made anew. Returns why, or "". Errors "certificate" (OpenSSL's reason, or this user
+// may not read them), "io-error" (may pass), and those of write_secret_file().
 [[nodiscard]] Result<std::string> ensure_certificate(const CertificateFiles& files,
                                                      const std::vector<std::string>& names);
 

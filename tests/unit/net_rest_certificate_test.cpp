@@ -2,6 +2,9 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
+#include <cstring>
+#include <filesystem>
+
 #include "net/http/certificate.h"
 #include "net/peer/openssl_handles.h"
 #include "net_test_support.h"
@@ -18,6 +21,10 @@ void write(const std::string& path, auto print) {
   REQUIRE(file != nullptr);
   CHECK(print(file) == 1);
   REQUIRE(std::fclose(file) == 0);
+}
+
+void write_text(const std::string& path, const char* text) {
+  write(path, [text](std::FILE* file) { return std::fputs(text, file) >= 0 ? 1 : 0; });
 }
 
 // As ensure_certificate() makes one for `name`, but valid between these seconds from now.
@@ -96,4 +103,35 @@ TEST_CASE("a certificate that somebody else has made stays as it is") {
   const auto before = certificate_fingerprint(files.certificate);
   CHECK(ensured(files, {"box1", "10.0.0.11"}).empty());
   CHECK(*certificate_fingerprint(files.certificate) == *before);
+}
+
+TEST_CASE("a certificate that a crash has damaged, or whose key has, is set aside and made anew") {
+  for (const bool of_key : {false, true})
+    for (const char* const left : {"", "-----BEGIN CERTIFICATE-----\nMIIB"}) {
+      const TemporaryFolder folder;
+      const CertificateFiles files{folder.path / "c.pem", folder.path / "k.pem"};
+      CHECK(ensured(files, {"box1"}).empty());
+      write_text(of_key ? files.key : files.certificate, left);
+      CHECK(ensured(files, {"box1"}) == (of_key ? "has no key that fits" : "is damaged"));
+      CHECK(certificate_fingerprint(files.certificate));
+      CHECK(std::filesystem::file_size((of_key ? files.key : files.certificate) + ".corrupt") ==
+            std::strlen(left));
+      CHECK(std::filesystem::exists(files.certificate + ".corrupt"));
+      CHECK(ensured(files, {"box1"}).empty());
+    }
+}
+
+TEST_CASE("a certificate beside the key of another is made anew with one that fits") {
+  const TemporaryFolder folder;
+  const CertificateFiles files{folder.path / "c.pem", folder.path / "k.pem"},
+      others{folder.path / "other-c.pem", folder.path / "other-k.pem"};
+  CHECK(ensured(files, {"box1"}).empty());
+  CHECK(ensured(others, {"box1"}).empty());
+  std::filesystem::rename(others.key, files.key);
+  CHECK(ensured(files, {"box1"}) == "has no key that fits");
+  CHECK(ensured(files, {"box1"}).empty());
+  // One that somebody else has made stays, whatever its key.
+  make(files, -day_s, day_s, "DNS:box1", "box1.example");
+  write_text(files.key, "");
+  CHECK(ensured(files, {"box1"}).empty());
 }
