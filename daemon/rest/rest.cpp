@@ -150,7 +150,8 @@ void extend(DaemonPort& port, const HttpRequest& request, const HttpRespond& res
 
 // A failure of this node, not a refusal.
 bool is_of_disk(const Error& error) {
-  return error.code == "no-space" || error.code == "io-error" || error.code == "state-gone";
+  return error.code == "no-space" || error.code == "io-error" || error.code == "key-write" ||
+         error.code == "state-gone";
 }
 
 std::string disk_hint(const Error& error) {

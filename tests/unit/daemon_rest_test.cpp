@@ -339,7 +339,7 @@ TEST_CASE("keys are shown by id and changed by file and id, never by secret") {
       ask(daemon, "POST", "/v1/keys/retire", R"({"id": "00000000000000a1"})");
   CHECK(refused.status == 409);
   CHECK(json_of(refused)["code"] == "key-in-use");
-  for (const char* code : {"no-space", "io-error", "state-gone"}) {
+  for (const char* code : {"no-space", "io-error", "key-write", "state-gone"}) {
     daemon.refusal = Error{code, "the disk"};
     for (const auto& [path, body] : {std::pair("/v1/keys/install", R"({"file": "/new.key"})"),
                                      std::pair("/v1/keys/use", R"({"id": "00000000000000a2"})")}) {
