@@ -168,6 +168,13 @@ Error cannot_create(const std::filesystem::path& directory, const std::error_cod
                    "; choose another --state-dir"};
 }
 
+// 0: it is there; ENOENT: it is not; else why that cannot be told.
+int why_not_seen(const std::filesystem::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) return 0;
+  return errno == ENOTDIR ? ENOENT : errno;
+}
+
 Error cannot(const std::filesystem::path& path, const char* doing) {
   return Error{is_lasting(errno) ? "bad-config" : "io-error",
                path.string() + ": cannot " + doing + ": " + std::strerror(errno) +
@@ -246,17 +253,22 @@ std::string StateStore::kept_name(const std::filesystem::path& directory) {
 
 bool StateStore::is_new(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "node.json";
-  std::error_code ignored;
-  return !std::filesystem::exists(path, ignored) &&
-         !std::filesystem::exists(previous_of(path), ignored);
+  return why_not_seen(path) == ENOENT && why_not_seen(previous_of(path)) == ENOENT;
 }
 
 std::optional<Error> StateStore::why_hidden(const std::filesystem::path& directory) {
-  struct stat info {};
-  if (::stat((directory / "node.json").c_str(), &info) == 0 || errno != EACCES) return std::nullopt;
-  return Error{"bad-config", "state_dir: " + directory.string() +
-                                 " cannot be looked into: Permission denied; run gossipd as the "
-                                 "user that owns it, or name another one with --state-dir"};
+  const std::filesystem::path path = directory / "node.json";
+  int why = why_not_seen(path);
+  if (why == ENOENT) why = why_not_seen(previous_of(path));
+  if (why == 0 || why == ENOENT) return std::nullopt;
+  const char* const way_out =
+      why == EACCES     ? "run gossipd as the user that owns it, or name another one with "
+                          "--state-dir"
+      : is_lasting(why) ? "name another one with --state-dir"
+                        : "look for the disk's errors in the system's log";
+  return Error{is_lasting(why) ? "bad-config" : "io-error",
+               "state_dir: " + directory.string() +
+                   " cannot be looked into: " + std::strerror(why) + "; " + way_out};
 }
 
 std::optional<Error> StateStore::try_directory(const std::filesystem::path& directory) {
@@ -343,6 +355,7 @@ Result<StoredState> StateStore::load_state() const {
     return StoredState{};
   if (current.error().code == "io-error" || current.error().code == "bad-file")
     return current.error();
+  if (!before && before.error().code == "io-error") return before.error();
   if (!before)
     return Error{"bad-state", current.error().text + ", and " + before.error().text +
                                   "; restore one of them from a backup, "

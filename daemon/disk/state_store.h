@@ -47,9 +47,10 @@ class StateStore {
  public:
   // Whether a directory can be there, whoever may write to it. Changes nothing.
   [[nodiscard]] static std::optional<Error> try_directory(const std::filesystem::path& directory);
-  // No node has a state there. Creates nothing.
+  // No node has a state there, for sure. Creates nothing.
   [[nodiscard]] static bool is_new(const std::filesystem::path& directory);
-  // "bad-config" where this process may not look whether there is state.
+  // Where it cannot be told whether there is state: "bad-config" (this process may not look),
+  // "io-error" (may pass).
   [[nodiscard]] static std::optional<Error> why_hidden(const std::filesystem::path& directory);
   // The name that the node there was once given; empty: none, or its state cannot be read.
   [[nodiscard]] static std::string kept_name(const std::filesystem::path& directory);

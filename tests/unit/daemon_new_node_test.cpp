@@ -47,6 +47,22 @@ TEST_CASE("what a new node cannot begin with is found before anything is written
   refused("bad-config", "does not exist");
 }
 
+TEST_CASE("a state directory that cannot be looked into is not that of a new node") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path loop = directory.path() / "loop";
+  CHECK(StateStore::is_new(loop));
+  CHECK_FALSE(StateStore::why_hidden(loop));
+  CHECK(StateStore::is_new(directory.write("file", "")));  // where no directory can be
+  std::filesystem::create_symlink(loop, loop);
+  CHECK_FALSE(StateStore::is_new(loop));
+  DaemonConfig config;
+  config.state_dir = loop.string();
+  const auto error = refuse_new_node(config);
+  REQUIRE(error);
+  CHECK_MESSAGE(error->text.starts_with("state_dir: " + loop.string() + " cannot be looked into: "),
+                error->text);
+}
+
 TEST_CASE("a joiner that has not joined yet founds no cluster when its invite is gone") {
   const TemporaryDirectory directory;
   DaemonConfig config;
