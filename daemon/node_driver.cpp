@@ -242,6 +242,11 @@ Training::Events NodeDriver::training_events() {
 void NodeDriver::on_training_ready(Training::Ready ready) {
   const Instant now = begin_event();
   const bool has_model = has_model_ = ready.restored || model_at_start_;
+  if (!has_model && nobody_to_ask_ && ready.unreadable)
+    return on_training_failed(
+        Error{"io-error", ready.unreadable->text +
+                              "; no other member is known to have the model: look for the disk's "
+                              "errors in the system's log, then start again"});
   if (!has_model && nobody_to_ask_)
     return on_training_failed(
         Error{"no-checkpoint",

@@ -39,6 +39,7 @@ class Training {
     bool restored = false;  // from a checkpoint of this job
     Samples own_samples = 0;
     Step step = 0;
+    std::optional<Error> unreadable;  // "io-error": why not restored, though one may be there
   };
   // All on the loop thread, and from the loop: no call of Training calls back before it returns.
   struct Events {
@@ -198,8 +199,8 @@ class Training {
       unwritten_;  // checkpoints whose last write failed: tried again when the next is due
   std::map<std::string, std::string> write_failures_;  // of checkpoints, until one succeeds
   std::uint64_t checkpoints_failed_ = 0;
-  Step step_of_current_ = 0;  // of the last `current` asked for
   CheckpointPace pace_;       // of `current`
+  Step step_of_current_ = 0;  // of the last `current` asked for
   bool on_disk_ = false;      // has_been_on_disk()
 
   const std::string why_on_cpu_;  // though a GPU may be used; empty: one is, or none may be

@@ -89,6 +89,7 @@ struct Training::Prepared {
   std::unique_ptr<Trainer> trainer;
   RoundBuffers buffers;
   bool restored = false;
+  std::optional<Error> unreadable;  // the checkpoint, for the moment
   std::vector<std::string> warnings;
   std::string left_out;  // of the data
   std::map<std::string, CheckpointView> checkpoints;
@@ -169,6 +170,7 @@ void Training::restore(Prepared& prepared) {
                                 "; the previous checkpoint is used: " + loaded->path.string());
   if (!loaded && loaded.error().code != "not-found")
     prepared.warnings.push_back(loaded.error().text + "; no checkpoint is used");
+  if (!loaded && loaded.error().code == "io-error") prepared.unreadable = loaded.error();
   if (loaded) {
     const auto refused = prepared.trainer->restore(loaded->checkpoint);
     if (refused) prepared.warnings.push_back(refused->text + "; no checkpoint is used");
@@ -246,7 +248,7 @@ void Training::on_prepared(Prepared prepared) {
     best_ = evaluation_figures_of(found->second);
   const TrainerStatus status = trainer_->status();
   events_.on_ready(Ready{trainer_->schema(), std::move(prepared.buffers), prepared.restored,
-                         status.samples, status.step});
+                         status.samples, status.step, std::move(prepared.unreadable)});
 }
 
 std::optional<Figures> Training::evaluation_figures_of(const CheckpointView& checkpoint) {

@@ -182,7 +182,9 @@ struct OpenFile {
 // The codes are those of load_checkpoint.
 Result<OpenFile> open_file(const fs::path& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) return Error{"not-found", path.string() + ": is not there"};
+  const bool is_there = fs::exists(path, error);
+  if (error) return Error{"io-error", path.string() + ": cannot be read: " + error.message()};
+  if (!is_there) return Error{"not-found", path.string() + ": is not there"};
   if (const auto refused = refuse_irregular(path)) return Error{"bad-checkpoint", refused->text};
   auto file = DataFile::open(path);
   if (!file) return Error{"io-error", path.string() + ": cannot be read; check its permissions"};
@@ -437,7 +439,8 @@ Result<LoadedCheckpoint> load_checkpoint(const fs::path& path, const Schema& sch
   }
   if (older) return LoadedCheckpoint{std::move(*older), previous, reason.text};
   if (older.error().code != "not-found") reason.text += "\n" + older.error().text;
-  if (reason.code == "not-found") reason.code = older.error().code;
+  if (reason.code == "not-found" || older.error().code == "io-error")
+    reason.code = older.error().code;
   return reason;
 }
 

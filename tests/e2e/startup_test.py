@@ -242,6 +242,10 @@ class Startup(ClusterTest):
         shutil.rmtree(os.path.dirname(obstacle))
         self.assert_refused(node, EXIT_CONFIG, "there is no whole checkpoint", "backup")
 
+        # One that cannot be read now may be whole.
+        os.makedirs(checkpoints := os.path.dirname(node.checkpoint_path("current")), exist_ok=True)
+        os.symlink("current.safetensors", os.path.join(checkpoints, "current.safetensors"))
+        self.assert_refused(node, 1, "current.safetensors: cannot be read", "then start again")
     def test_a_key_file_that_is_not_there_or_open_to_others(self):
         nobody = self.founder()
         node = self.cluster.joiner("box2", nobody)

@@ -231,6 +231,20 @@ TEST_CASE("No checkpoint at all is not-found, which is how every node begins") {
         "not-found");
 }
 
+TEST_CASE("A checkpoint that cannot be looked at is neither missing nor damaged") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory / "model.safetensors",
+                              previous = directory / "model.previous.safetensors";
+  const auto code = [&path] { return load_checkpoint(path, small_schema()).error().code; };
+  std::filesystem::create_symlink(path, path);
+  CHECK(code() == "io-error");
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(previous, previous);
+  CHECK(code() == "io-error");
+  write_file(path, "garbage");
+  CHECK(code() == "io-error");
+}
+
 TEST_CASE("A checkpoint of another job or model is refused, and left where it is") {
   const TemporaryDirectory directory;
   const auto path = directory / "model.safetensors";
