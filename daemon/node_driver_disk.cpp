@@ -29,7 +29,9 @@ std::string whole_seconds(double seconds) {
 
 // ---- the state ----------------------------------------------------------------------------------
 
+// The key before a state that names its cluster: without it a restart could not go on there.
 void NodeDriver::carry_out(PersistEffect& effect) {
+  if (effect.state.cluster != ClusterId{}) keys_->keep();
   const auto state = std::make_shared<const NodeState>(
       std::move(effect.state));  // shared by the writer and its answer
   // Samples whose model no disk has yet: a crash now is one before the first step. With them on
@@ -56,7 +58,6 @@ void NodeDriver::on_state_written(const NodeState& state, const std::optional<Er
     return stop("the state cannot be written");
   }
   state_saved_ = true;
-  if (state.cluster != ClusterId{}) keys_->keep();
   if (stopping_) return;
   node_->on_persisted(state, begin_event());
   after_event();

@@ -71,6 +71,25 @@ class SlowDisk(ClusterTest):
         self.assertGreaterEqual(first.status()["cluster_samples"], counted)
         joiner.wait("its own count is what it said", lambda s: s["own_samples"] >= said["samples"])
 
+    def test_a_joiners_disk_has_the_key_before_a_state_that_names_the_cluster(self):
+        first = self.cluster.found(self.cluster.job(), **settings())
+        self.assertEqual(0, first.terminate())
+        joiner = self.cluster.joiner("box2", first, **settings())
+        disk = Disk(joiner)
+        joiner.start().wait_log("event=dial-failed")
+        disk.takes(1)
+        first.start()
+        state = os.path.join(joiner.state_dir, "node.json")
+
+        def cluster_on_disk():
+            with open(state, encoding="utf-8") as file:
+                return int(json.load(file)["state"]["cluster"], 16)
+
+        wait_for("the key's turn", lambda: joiner.status()["disk"]["writing"] == "cluster.key")
+        self.assertEqual(0, cluster_on_disk())
+        wait_for("the state of a member", cluster_on_disk)
+        self.assertTrue(os.path.exists(os.path.join(joiner.state_dir, "cluster.key")))
+
     def test_a_better_model_than_the_one_that_is_being_written_is_written_afterwards(self):
         job = self.cluster.job(budget_samples=60_000, evaluate_every_samples=6_400)
         node = self.cluster.founder(job, shard="1/1", **settings())
