@@ -21,6 +21,7 @@ namespace {
 
 constexpr const char* draft_mark = ".new-";  // and the process' number
 constexpr const char* link_mark = ".link-";
+constexpr std::size_t process_digits_max = 7;  // PID_MAX_LIMIT is 2^22; a date has 8
 constexpr std::chrono::hours old_draft_from{24};
 
 class FileDescriptor {
@@ -100,7 +101,9 @@ void remove_old_drafts(const std::filesystem::path& path) {
     if (!other.starts_with(name)) return false;
     other.remove_prefix(name.size());
     if (!other.starts_with(draft_mark) && !other.starts_with(link_mark)) return false;
-    return other.find_first_not_of("0123456789", other.find('-') + 1) == std::string_view::npos;
+    other.remove_prefix(other.find('-') + 1);
+    return !other.empty() && other.size() <= process_digits_max &&
+           other.find_first_not_of("0123456789") == std::string_view::npos;
   };
   const auto now = std::filesystem::file_time_type::clock::now();
   std::error_code error;  // then they stay
@@ -170,7 +173,6 @@ std::optional<Error> why_not_readable_now(const std::string& path) {
 
 std::optional<Error> write_secret_file(const std::string& path, const SecretText& text,
                                        Replace replace) {
-  remove_old_drafts(path);
   const std::string draft = path + draft_mark + std::to_string(::getpid());
   ::unlink(draft.c_str());  // left by a dead process with our number
   {
@@ -197,6 +199,7 @@ std::optional<Error> write_secret_file(const std::string& path, const SecretText
   const FileDescriptor directory(
       ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory.ok() || ::fsync(directory.get()) != 0) return write_error(path);
+  remove_old_drafts(path);
   return std::nullopt;
 }
 

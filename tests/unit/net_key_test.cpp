@@ -189,6 +189,25 @@ TEST_CASE("what a crash left of an earlier rewriting of a key file is gone after
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 4);
 }
 
+TEST_CASE("an operator's own files beside a key file stay, however old and named") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path / "k", draft = path + ".new-1234";
+  const std::vector<std::string> own = {path + ".new-20261129", path + ".new-", path + ".link-"};
+  const auto write_old = [](const std::string& name) {
+    write_file(name, "secret", 0600);
+    std::filesystem::last_write_time(
+        name, std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
+  };
+  for (const std::string& name : own) write_old(name);
+  write_old(draft);
+  write_file(path, "taken", 0600);
+  REQUIRE(write_secret_file(path, SecretText("key"), Replace::no));
+  CHECK(std::filesystem::exists(draft));  // nothing was written, so nothing is cleared away
+  REQUIRE(!write_secret_file(path, SecretText("key"), Replace::yes));
+  CHECK(!std::filesystem::exists(draft));
+  for (const std::string& name : own) CHECK_MESSAGE(std::filesystem::exists(name), name);
+}
+
 TEST_CASE("a keyring is changed step by step and its file reads back the same") {
   const TemporaryFolder folder;
   const std::string path = folder.path / "cluster.key";
