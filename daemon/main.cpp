@@ -167,10 +167,11 @@ int start_again(const std::vector<std::string>& arguments, const DaemonConfig& c
   std::vector<char*> argv{program};
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  hold_stop_signals(true);
   ::execv("/proc/self/exe", argv.data());  // what is open is closed by it
-  return fail(Error{"io-error", "cannot start again: " + std::string(std::strerror(errno)) +
-                                    "; start gossipd by hand"},
-              1);
+  const std::string why = std::strerror(errno);
+  hold_stop_signals(false);
+  return fail(Error{"io-error", "cannot start again: " + why + "; start gossipd by hand"}, 1);
 }
 
 // Where the log goes to standard error, the last word is a line of the log as well, which parses.
@@ -385,13 +386,16 @@ void die_as_first_process() {
 int main(int argc, char** argv) {
   take_own_name(argv[0]);
   die_as_first_process();
+  hold_stop_signals(false);  // as they were before execv()
   end_with_daemon();
   std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && arguments[0] == "init")
     return once_written(run_init({arguments.begin() + 1, arguments.end()}));
+  hold_stop_signals(true);
   use_best_blas(argv[0], arguments);  // before anything is read that can be read once
+  hold_stop_signals(false);
   hide_invites(argc, argv);
   const Result<CommandLine> line = read_command_line(arguments, process_environment());
   if (!line)

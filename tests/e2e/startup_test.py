@@ -6,6 +6,7 @@ start may work.
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import unittest
@@ -241,11 +242,11 @@ class Startup(ClusterTest):
         node.kill()
         shutil.rmtree(os.path.dirname(obstacle))
         self.assert_refused(node, EXIT_CONFIG, "there is no whole checkpoint", "backup")
-
         # One that cannot be read now may be whole.
         os.makedirs(checkpoints := os.path.dirname(node.checkpoint_path("current")), exist_ok=True)
         os.symlink("current.safetensors", os.path.join(checkpoints, "current.safetensors"))
         self.assert_refused(node, 1, "current.safetensors: cannot be read", "then start again")
+
     def test_a_key_file_that_is_not_there_or_open_to_others(self):
         nobody = self.founder()
         node = self.cluster.joiner("box2", nobody)
@@ -268,6 +269,14 @@ class Startup(ClusterTest):
         self.assert_refused(
             self.founder("--rest-token-file", token), EXIT_CONFIG, token, "chmod 600"
         )
+
+    def test_a_signal_to_stop_that_came_while_the_program_was_started_ends_it(self):
+        def signalled():
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        done = subprocess.run([GOSSIPD, "--version"], preexec_fn=signalled, capture_output=True)
+        self.assertEqual(-signal.SIGTERM, done.returncode, done)
 
     def test_a_file_in_place_of_the_rest_socket_and_one_where_there_is_no_folder(self):
         node = self.founder()
