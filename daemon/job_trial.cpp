@@ -105,7 +105,8 @@ std::optional<Error> JobTrial::run(const std::vector<std::string>& arguments) {
                                    .limit = limit});
   if (end.refused == ECANCELED) return Error{"stopping", "this node stops"};
   if (end.refused != 0)
-    return Error{"io-error", std::string("the job cannot be tried: ") + std::strerror(end.refused)};
+    return Error{"not-tried", std::string("no process can be started to try the job: ") +
+                                  std::strerror(end.refused)};
   if (end.overdue)
     return Error{
         "bad-job",

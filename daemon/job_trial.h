@@ -29,7 +29,8 @@ class JobTrial {
   JobTrial& operator=(const JobTrial&) = delete;
 
   [[nodiscard]] bool is_running() const { return running_; }
-  // While none runs. `done` is called once from the loop. Codes "bad-job", "io-error", "stopping".
+  // While none runs. `done` is called once from the loop. Codes "bad-job", "not-tried" (no
+  // process can be started for it), "stopping".
   void start(const DaemonConfig& config, const std::string& file, Done done);
   // Kills what runs. `done` is called once from the loop when it has ended: one that sleeps in the
   // kernel, as on a server that is silent, takes its time.

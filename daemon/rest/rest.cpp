@@ -192,6 +192,10 @@ void start_job(DaemonPort& port, const HttpRequest& request, const HttpRespond& 
       return respond(problem(500, error.code, "The job is not started", error.text,
                              disk_hint(error) + ", then start the job again; the node stays with "
                                                 "its job until then"));
+    if (error.code == "not-tried")
+      return respond(problem(500, error.code, "The job is not tried", error.text,
+                             "free memory, or raise gossipd's limits of processes and open files "
+                             "(ulimit -u, ulimit -n), then start the job again"));
     if (error.code == "other-job")
       return respond(problem(409, error.code, "Another job is the cluster's next", error.text,
                              "GET /v1/job shows it; start yours once that one is finished"));

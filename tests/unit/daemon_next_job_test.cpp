@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -139,6 +140,26 @@ TEST_CASE("a job's trial whose daemon is gone already ends at once") {
   int status = 0;
   REQUIRE(::waitpid(trial, &status, 0) == trial);
   CHECK(WEXITSTATUS(status) == 1);
+}
+
+TEST_CASE("a trial for which no process can be started is told from a job that is refused") {
+  EventLoop loop;
+  JobTrial trial(loop);
+  std::optional<Error> refused;
+  rlimit limit{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const rlimit none{3, limit.rlim_max};
+  bool done = false;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  trial.start({}, "/job.toml", [&](const std::optional<Error>& error) {
+    refused = error;
+    done = true;
+  });
+  CHECK(loop.run_until([&done] { return done; }, std::chrono::seconds(20)));
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  REQUIRE(refused);
+  CHECK(refused->code == "not-tried");
+  CHECK(refused->text == "no process can be started to try the job: Too many open files");
 }
 
 TEST_CASE("a job's trial has the daemon's environment without the settings of the node") {

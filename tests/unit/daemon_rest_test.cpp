@@ -258,6 +258,16 @@ TEST_CASE("a next job for which the disk has no room is told to make some, not t
   CHECK_FALSE(mentions(answer["hint"], "--check-config"));
 }
 
+TEST_CASE("a job for whose trial no process can be started is no matter of the disk's") {
+  MadeUpDaemon daemon;
+  daemon.refusal = Error{"not-tried", "no process can be started to try the job"};
+  const HttpResponse response = ask(daemon, "POST", "/v1/job/start", R"({"file": "/b.toml"})");
+  CHECK(response.status == 500);
+  const Json answer = json_of(response);
+  CHECK(mentions(answer["hint"], "ulimit"));
+  CHECK_FALSE(mentions(answer["hint"], "disk"));
+}
+
 TEST_CASE(
     "a job whose trial takes long is said to be tried still, and where its end is to be seen") {
   MadeUpDaemon daemon;
