@@ -1,6 +1,7 @@
 #include "models/job/data_spec.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/printable.h"
 #include "models/job/data_names.h"
@@ -59,6 +60,38 @@ void require_train_files(TomlTable& table, DataSpec& data) {
     table.refuse(
         "train_files",
         "is missing; write train_files = [\"NAME\"], names of files in the data directory");
+}
+
+// Samples that are held out would be trained on, or some be seen twice as often as others. Names
+// without slashes are one file only where they are equal.
+void refuse_twice(TomlTable& table, std::vector<std::pair<std::string_view, std::string>> named) {
+  std::ranges::stable_sort(named, {}, [](const auto& one) { return std::string_view(one.second); });
+  const auto same = [](const auto& a, const auto& b) { return a.second == b.second; };
+  const auto twice = std::adjacent_find(named.begin(), named.end(), same);
+  if (twice == named.end()) return;
+  const auto& [key, name] = *std::next(twice);
+  const bool alone = twice->first == key;
+  table.refuse(key, "names '" + name + "' " +
+                        (alone ? "twice" : "as " + std::string(twice->first) + " does") +
+                        "; name it once" +
+                        (alone ? "" : ", or hold out a part of it with validation_fraction"));
+}
+
+void refuse_twice(TomlTable& table, const DataSpec& data) {
+  std::vector<std::pair<std::string_view, std::string>> named;
+  if (data.kind == Kind::idx) {
+    named = {{"train_images", data.train_images}, {"train_labels", data.train_labels}};
+    if (data.validation_fraction == 0)
+      named.insert(named.end(),
+                   {{"test_images", data.test_images}, {"test_labels", data.test_labels}});
+    return refuse_twice(table, std::move(named));
+  }
+  const bool folders = data.kind == Kind::images;
+  for (const std::string& name : data.train_files)
+    named.emplace_back(folders ? "train_folder" : "train_files", name);
+  for (const std::string& name : data.test_files)
+    named.emplace_back(folders ? "test_folder" : "test_files", name);
+  refuse_twice(table, std::move(named));
 }
 
 // Channels, rows, columns.
@@ -287,6 +320,7 @@ DataSpec parse_data_spec(TomlTable table) {
       table.refuse(other, "and validation_fraction exclude each other; take one out");
     data.test_files.clear();
   }
+  refuse_twice(table, data);
   return data;
 }
 

@@ -112,6 +112,30 @@ TEST_CASE("A [data] table that makes no sense is refused with the way out") {
                  "random_flip"));
 }
 
+TEST_CASE("A file that is named twice is refused, and one to train on and to test with") {
+  for (const std::string lists :
+       {"kind = 'text'\ntrain_files = ['a', 'b', 'a']\n",
+        "kind = 'cifar10'\ntrain_files = ['a', 'a']\n",
+        "kind = 'safetensors'\nshape = [2]\ntrain_files = ['a', 'b', 'a']\ntest_files = ['c']\n"})
+    CHECK(contains(refused_data_spec(lists), "train_files: names 'a' twice; name it once"));
+  for (const std::string lists :
+       {"kind = 'text'\ntrain_files = ['b', 'a']\ntest_files = ['c', 'a']\n",
+        "kind = 'safetensors'\nshape = [2]\ntrain_files = ['a']\ntest_files = ['a']\n",
+        "kind = 'tokens'\nvocabulary = 9\ntrain_files = ['a']\ntest_files = ['a', 'b']\n"})
+    CHECK(contains(refused_data_spec(lists),
+                   "test_files: names 'a' as train_files does; name it once, or hold out"));
+  CHECK(contains(refused_data_spec("kind = 'text'\ntrain_files = ['a']\ntest_files = ['b', 'b']\n"),
+                 "test_files: names 'b' twice"));
+  CHECK(contains(refused_data_spec("kind = 'images'\nclasses = 2\ntrain_folder = 'test'\n"),
+                 "test_folder: names 'test' as train_folder does"));
+  CHECK(contains(refused_data_spec("kind = 'idx'\ntest_images = 'train-images-idx3-ubyte'\n"),
+                 "test_images: names 'train-images-idx3-ubyte' as train_images does"));
+  // What is held out of the training files is not in the default for those to test with.
+  const std::string part = "validation_fraction = 0.1\n";
+  CHECK(data_spec("kind = 'images'\nclasses = 2\ntrain_folder = 'test'\n" + part).classes == 2);
+  CHECK(data_spec("kind = 'cifar10'\ntrain_files = ['test_batch.bin']\n" + part).classes == 10);
+}
+
 TEST_CASE("Files and classes may have any name that a terminal shows as it is") {
   const DataSpec text = data_spec("kind = 'text'\ntrain_files = ['w\xc3\xb6rter und mehr.txt']\n");
   CHECK(text.train_files == std::vector<std::string>{"w\xc3\xb6rter und mehr.txt"});
@@ -128,8 +152,9 @@ TEST_CASE("CIFAR-10 records become normalised planes and labels, file after file
   write_file(directory / "a.bin",
              cifar_record("\x07", '\x00', '\xff') + cifar_record("\x02", '\x01', '\x02'));
   write_file(directory / "b.bin", cifar_record("\x09", '\x05', '\x06'));
+  write_file(directory / "c.bin", cifar_record("\x09", '\x05', '\x06'));
   const DataSets sets = load(
-      "kind = 'cifar10'\ntrain_files = ['a.bin', 'b.bin']\ntest_files = ['b.bin']\nmean = [0.5, "
+      "kind = 'cifar10'\ntrain_files = ['a.bin', 'b.bin']\ntest_files = ['c.bin']\nmean = [0.5, "
       "0.2, 0.1]\ndeviation = 0.5\n",
       directory);
   CHECK(sets.train->count() == 3);
@@ -331,12 +356,13 @@ TEST_CASE("Pairs of tensors may be tokens and classes, over several files") {
   write_file(directory / "a",
              safetensors({tensor<std::int32_t>("x", TensorType::i32, {2, 3}, {0, 1, 2, 3, 4, 5}),
                           tensor<std::uint8_t>("y", TensorType::u8, {2}, {1, 0})}));
-  write_file(directory / "b",
-             safetensors({tensor<std::int64_t>("x", TensorType::i64, {1, 3}, {5, 5, 5}),
-                          tensor<std::int16_t>("y", TensorType::i16, {1}, {1})}));
+  for (const std::string name : {"b", "c"})
+    write_file(directory / name,
+               safetensors({tensor<std::int64_t>("x", TensorType::i64, {1, 3}, {5, 5, 5}),
+                            tensor<std::int16_t>("y", TensorType::i16, {1}, {1})}));
   const DataSets sets = load(
       "kind = 'safetensors'\nshape = [3]\nvocabulary = 6\nclasses = 2\ninputs = 'x'\ntargets = "
-      "'y'\ntrain_files = ['a', 'b']\ntest_files = ['b']\n",
+      "'y'\ntrain_files = ['a', 'b']\ntest_files = ['c']\n",
       directory);
   CHECK(sets.train->count() == 3);
   CHECK(sample(*sets.train, 1)->tokens() == std::vector<std::int64_t>{3, 4, 5});
