@@ -1,10 +1,13 @@
 #include "daemon/config/check_whole.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "core/balance/settings.h"
 #include "core/base/printable.h"
 #include "core/exchange/settings.h"
+#include "daemon/config/advertise.h"
 #include "models/devices/device_names.h"
 
 namespace gossipd {
@@ -96,6 +99,35 @@ std::optional<Error> check_bootstrap(const DaemonConfig& c) {
       "gossipd-0.gossipd --join gossipd-1.gossipd, so that no second cluster is ever founded");
 }
 
+// Both cannot be: the second one would not be bound. `localhost` is where listening takes it to be.
+bool share_a_port(const Endpoint& one, const Endpoint& other) {
+  if (one.port == 0 || one.port != other.port) return false;
+  const auto host_of = [](const Endpoint& where) {
+    return where.host == "localhost" ? std::string("127.0.0.1") : where.host;
+  };
+  const auto takes_all = [](const Endpoint& every, const Endpoint& where) {
+    const bool is_v6 = where.host.find(':') != std::string::npos && where.host != "::";
+    return is_every_address(every) && !(every.host == "0.0.0.0" && is_v6);
+  };
+  return host_of(one) == host_of(other) || takes_all(one, other) || takes_all(other, one);
+}
+
+std::optional<Error> check_ports(const DaemonConfig& c, const std::optional<Endpoint>& rest) {
+  const Endpoint listen =
+      c.listen.value_or(Endpoint{c.key_file == "none" ? "127.0.0.1" : "*", peer_port_default});
+  std::vector<std::pair<std::string, Endpoint>> taken = {{"listen", listen}};
+  for (const auto& [key, where] :
+       {std::pair(std::string("rest.listen"), rest), {"metrics.listen", c.metrics_listen}}) {
+    if (!where) continue;
+    for (const auto& [first, before] : taken)
+      if (share_a_port(before, *where))
+        return bad_config(key + ": " + to_string(*where) + " is the port of " + first + " (" +
+                          to_string(before) + ") too; give one of them another port");
+    taken.emplace_back(key, *where);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<Error> check_whole(const DaemonConfig& c) {
@@ -120,6 +152,7 @@ std::optional<Error> check_whole(const DaemonConfig& c) {
     return bad_config("rest.listen: " + c.rest +
                       " is beyond loopback, where everybody could steer this node; "
                       "use 127.0.0.1 or unix:PATH, or set rest.token_file");
+  if (auto e = check_ports(c, rest_on_tcp ? std::optional(rest) : std::nullopt)) return e;
   if (c.rest_certificate.empty() != c.rest_key.empty())
     return bad_config(
         "rest.certificate and rest.key belong together: give both, or neither and the node makes "

@@ -376,6 +376,25 @@ TEST_CASE("settings that contradict each other are refused") {
   }
 }
 
+TEST_CASE("two listeners on one port are refused before anything is made") {
+  using Words = std::vector<std::string>;
+  for (const auto& [listen, rest] :
+       {std::pair("127.0.0.1:7700", "127.0.0.1:7700"), std::pair("0.0.0.0:7700", "localhost:7700"),
+        std::pair("*:7700", "127.0.0.1:7700"), std::pair("localhost:7700", "127.0.0.1:7700"),
+        std::pair("[::]:7700", "127.0.0.1:7700")})
+    CHECK(mentions(mistake({"--listen", listen, "--rest", rest}),
+                   "is the port of listen (" + std::string(listen) + ") too"));
+  CHECK(mentions(mistake({"--rest", "127.0.0.1:7610"}), "rest.listen: 127.0.0.1:7610"));
+  CHECK(mentions(mistake({"--rest", "127.0.0.1:7700", "--metrics-listen", "0.0.0.0:7700"}),
+                 "metrics.listen: 0.0.0.0:7700 is the port of rest.listen (127.0.0.1:7700) too"));
+  for (const Words& words : {Words{"--listen", "127.0.0.1:0", "--rest", "127.0.0.1:0"},
+                             Words{"--listen", "127.0.0.1:7700", "--rest", "[::1]:7700"},
+                             Words{"--listen", "0.0.0.0:7700", "--rest", "[::1]:7700"},
+                             Words{"--listen", "127.0.0.2:7700", "--rest", "127.0.0.1:7700"},
+                             Words{"--listen", "0.0.0.0:7700", "--rest", "unix:/run/gossipd.sock"}})
+    CHECK(mistake(words).empty());
+}
+
 TEST_CASE("the output of --check-config reads back as the same configuration") {
   const TemporaryDirectory directory;
   const auto first =
