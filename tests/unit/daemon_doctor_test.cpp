@@ -57,6 +57,21 @@ TEST_CASE("doctor says what a line carries now, where enough was sent within its
   CHECK(mentions(line.what, "carries 1.0 Mbit/s"));
 }
 
+TEST_CASE("doctor says nothing of the links of a node that has left") {
+  MadeUpDaemon daemon;
+  daemon.made_up_links[0].state = "down";
+  const auto mentions_link = [&] {
+    const Json links = Json::parse(links_json(daemon.links(), daemon.sessions(), daemon.wire()));
+    const Json status = Json::parse(status_json(daemon.status()));
+    const std::vector<Check> checks =
+        check_cluster({.status = status, .members = {}, .links = links, .later = links});
+    return std::ranges::find(checks, "link to box2", &Check::name) != checks.end();
+  };
+  CHECK(mentions_link());
+  daemon.made_up.node.phase = Phase::left;
+  CHECK_FALSE(mentions_link());
+}
+
 TEST_CASE("doctor tells a node that is shut out for its key or certificate, and forgets nobody") {
   MadeUpDaemon daemon;
   daemon.made_up_members[1].record.state = MemberState::failed;
