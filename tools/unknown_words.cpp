@@ -37,6 +37,15 @@ std::string joined(const Names& names) {
   return all;
 }
 
+// CLI11's own words count what is "required" of the option's values.
+std::string other_mistake(const CLI::ParseError& error) {
+  const std::string words = error.what();
+  const std::size_t at = words.find(": At Most 1 required but received ");
+  const bool repeated =
+      at != std::string::npos && dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
+  return repeated ? words.substr(0, at) + " may be given once only" : words;
+}
+
 }  // namespace
 
 std::string named_command(const CLI::App& app) {
@@ -57,7 +66,8 @@ std::string refused_words(const CLI::App& app, const CLI::ParseError& error) {
   const bool missing_command =
       dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !commands.empty();
   if (unknown.empty())
-    return missing_command ? "'" + path + "' needs a command: " + joined(commands) : error.what();
+    return missing_command ? "'" + path + "' needs a command: " + joined(commands)
+                           : other_mistake(error);
   const std::string& word = unknown.front();
   if (word.size() > 1 && word.front() == '-') {
     const std::string name = word.substr(0, word.find('='));

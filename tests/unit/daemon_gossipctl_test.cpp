@@ -96,6 +96,9 @@ TEST_CASE("usage mistakes are exit code 2") {
   CHECK(gossipctl({"wait", "--for", "members"}).code == ExitCode::usage);
   CHECK(gossipctl({"wait", "--for", "step=many"}).code == ExitCode::usage);
   CHECK(gossipctl({"members", "--rest", "a b"}).code == ExitCode::usage);
+  const Ran twice = gossipctl({"--rest", "127.0.0.1:1", "--rest", "127.0.0.1:2", "status"});
+  CHECK(twice.code == ExitCode::usage);
+  CHECK(mentions(twice.err, "--rest may be given once only"));
 }
 
 TEST_CASE(
