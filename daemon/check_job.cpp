@@ -10,6 +10,7 @@
 #include "daemon/disk/state_store.h"
 #include "daemon/start_plan.h"
 #include "models/data/data_set.h"
+#include "models/data/target_scale.h"
 #include "models/job/epochs.h"
 #include "models/training/start_weights.h"
 #include "models/training/torch_engine.h"
@@ -54,6 +55,9 @@ std::vector<std::string> warnings_of(const Job& job, const DataSets& sets) {
   if (job.optimizer.learning_rate == 0)
     warnings.emplace_back(
         "learning_rate = 0: nothing is learned; leave it out for the optimizer's default");
+  // Those of bce are probabilities, and a loss of the model's own may scale them itself.
+  if (job.loss.kind == LossSpec::Kind::mse)
+    if (const auto note = note_on_targets(*sets.train)) warnings.push_back(*note);
   // Each is of the whole set, beside the steps.
   const std::size_t held_out = sets.held_out ? sets.held_out->count() : 0;
   const Samples between = std::max<Samples>(job.evaluate_every_samples, job.batch);

@@ -11,6 +11,7 @@
 #include "models/data/data_set.h"
 #include "models/data/idx.h"
 #include "models/data/image_files.h"
+#include "models/data/target_scale.h"
 #include "models/data/tensor_look.h"
 #include "models/data/unknown_data.h"
 #include "models/files/data_file.h"
@@ -193,6 +194,7 @@ Result<DataLook> loaded(const std::string& directory, DataSpec spec, std::string
                 .held_out_samples = sets->held_out ? sets->held_out->count() : 0,
                 .left_out = std::move(sets->left_out),
                 .notes = std::move(tensors.notes)};
+  if (const auto note = note_on_targets(*sets->train)) look.notes.push_back(*note);
   if (look.spec.vocabulary == 0)
     if (auto error = measure(*sets->train, directory, tensors.alike, look)) return *error;
   return look;

@@ -346,6 +346,22 @@ class Init(ClusterTest):
         self.assertEqual(0, done.returncode, done.stderr)
         self.assertEqual("", done.stderr)
 
+    def test_targets_that_training_does_not_reach_are_a_warning_of_init_and_of_check_config(self):
+        count, data, job = 40, self.path("sums"), self.path("sums.toml")
+        inputs = array.array("f", (i % 7 for i in range(2 * count))).tobytes()
+        targets = array.array("f", (100_000 + 800_000 * (i % 2) for i in range(count))).tobytes()
+        tensors = {"inputs": ("F32", [count, 2], inputs), "targets": ("F32", [count], targets)}
+        write(f"{data}/train.safetensors", safetensors(tensors))
+        done = self.run_gossipd("init", "--data", data, "-o", job)
+        self.assertEqual(0, done.returncode, done.stderr)
+        said = r"targets have a mean of [\d.]+ and a deviation of [\s\S]* divide them by 400000"
+        self.assertRegex(done.stderr, "warning: .*sums: " + said)
+        with open(job, encoding="utf-8") as file:
+            self.assertIn("# Note: targets have a mean of ", file.read())
+        done = self.check(job, data)
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertRegex(done.stderr, "warning: " + said)
+
     def test_check_config_warns_of_a_job_that_learns_nothing_or_evaluates_all_the_time(self):
         job = self.cluster.job(learning_rate=0, evaluate_every_samples=1)
         done = self.check(job, DATA)

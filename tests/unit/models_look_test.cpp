@@ -250,6 +250,33 @@ TEST_CASE("Classes of which most have no sample are noted, with the way to numbe
   CHECK(files.look().notes.empty());
 }
 
+TEST_CASE("Targets that training does not reach are noted, with the way to write them") {
+  const auto notes_on = [](double scale, double offset) {
+    std::vector<float> targets;
+    for (std::int64_t i = 0; i < samples; ++i)
+      targets.push_back(static_cast<float>(offset + scale * (i % 2 == 0 ? 1 : -1)));
+    return Files()
+        .add("train.safetensors",
+             safetensors({tensor("inputs", TensorType::f32, {samples, width}, steps(1)),
+                          tensor("targets", TensorType::f32, {samples}, targets)}))
+        .look()
+        .notes;
+  };
+  for (const auto& [scale, offset] : {std::pair(1.0, 0.0), {20.0, -25.0}, {0.02, 1.0}})
+    CHECK(notes_on(scale, offset).empty());
+  const auto note = [&](double scale, double offset) {
+    const std::vector<std::string> notes = notes_on(scale, offset);
+    REQUIRE(notes.size() == 1);
+    return notes[0];
+  };
+  CHECK(note(400'000, 0).starts_with("targets have a mean of "));
+  CHECK(contains(note(400'000, 500'000), ": divide them by 400000 before training"));
+  CHECK(contains(note(0.001, 0), ": divide them by 0.001 before"));
+  CHECK(contains(note(1, 2000), " from them before training"));
+  CHECK(contains(note(50, 2000), " from them and divide them by 50 before training"));
+  CHECK(note(0, 7).starts_with("targets are all 7, or nearly, so there is nothing to learn"));
+}
+
 TEST_CASE("Images with their channels last are noted, and measured with one mean") {
   const auto look = [](const Integers& shape) {
     Integers whole{samples};
