@@ -41,6 +41,11 @@ Result<DataSets> hold_out(const DataSpec& spec, std::shared_ptr<const DataSet> w
   const std::size_t count = whole->count();
   const auto held =
       static_cast<std::size_t>(std::ceil(spec.validation_fraction * static_cast<double>(count)));
+  if (count < 2)
+    return Error{"bad-data",
+                 "there is " + std::to_string(count) +
+                     " sample to train on, of which a part is to be held out, and that takes 2 or "
+                     "more; add samples, or files to test with"};
   if (held >= count)
     return Error{"bad-data", "validation_fraction leaves nothing of the " + std::to_string(count) +
                                  " training samples; make it smaller"};

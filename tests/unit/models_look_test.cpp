@@ -322,6 +322,18 @@ TEST_CASE("What is missing of four IDX files is named") {
   CHECK(files.look().notes[0].starts_with("t10k-images-idx3-ubyte is missing, so a part of"));
 }
 
+TEST_CASE("One sample is too few to hold out a part, and it is said so") {
+  const std::string one =
+      safetensors({tensor("inputs", TensorType::f32, {1, 2}, std::vector<float>{1, 2}),
+                   tensor("targets", TensorType::f32, {1}, std::vector<float>{1})});
+  Files files;
+  files.add("train.safetensors", one);
+  const auto found = look_at_data(files.directory.string());
+  REQUIRE(!found);
+  CHECK(contains(found.error().text, ": there is 1 sample to train on"));
+  CHECK(contains(found.error().text, "takes 2 or more; add samples, or files to test with"));
+}
+
 TEST_CASE("A class that only test files hold counts among the classes") {
   Files files;
   files.add("train.safetensors", of_floats(steps(1), {0, 1}));
