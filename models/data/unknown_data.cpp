@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "models/data/image_files.h"
 #include "models/job/data_spec.h"
 
 namespace gossipd {
@@ -45,6 +46,24 @@ std::string missing_of_idx(const std::vector<std::string>& files) {
              : "";
 }
 
+// Folders that hold images themselves, where train/ is to be: not what is to test with.
+std::vector<std::string> folders_of_images(const std::filesystem::path& root,
+                                           const std::vector<std::string>& folders) {
+  std::vector<std::string> found;
+  for (const std::string& name : folders) {
+    if (name == "train") return {};
+    if (name == "test" || name == "val" || name == "valid" || name == "validation") continue;
+    std::error_code error;
+    for (std::filesystem::directory_iterator i(root / name, error), end; !error && i != end;
+         i.increment(error))
+      if (is_image_name(i->path())) {
+        found.push_back(name);
+        break;
+      }
+  }
+  return found;
+}
+
 }  // namespace
 
 Error unknown_data(const std::string& directory, std::vector<std::string> folders,
@@ -53,6 +72,7 @@ Error unknown_data(const std::string& directory, std::vector<std::string> folder
     return Error{"no-data", directory + ": " + missing +
                                 ", plain or as .gz, beside the IDX files that are there: put it "
                                 "there as well (models/README.md describes them)"};
+  const auto classes = folders_of_images(directory, folders);
   std::vector<std::string> names = std::move(folders);
   for (std::string& name : names) name += '/';
   names.insert(names.end(), files.begin(), files.end());
@@ -71,7 +91,10 @@ Error unknown_data(const std::string& directory, std::vector<std::string> folder
                    "train-images-idx3-ubyte and its labels (IDX), data_batch_1.bin (CIFAR), "
                    "train/CLASS/*.jpg or .png, *.safetensors "
                    "with inputs and targets, *.txt, *.bin (uint16 tokens)" +
-                   way_to_convert(files) + "; models/README.md describes them"};
+                   (classes.empty() ? way_to_convert(files)
+                                    : "; move the folders of images into a folder train, so that " +
+                                          classes[0] + "/ becomes train/" + classes[0] + "/") +
+                   "; models/README.md describes them"};
 }
 
 }  // namespace gossipd

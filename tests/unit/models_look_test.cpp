@@ -322,6 +322,22 @@ TEST_CASE("What is missing of four IDX files is named") {
   CHECK(files.look().notes[0].starts_with("t10k-images-idx3-ubyte is missing, so a part of"));
 }
 
+TEST_CASE("Folders of classes that are not in train/ are told where to go") {
+  const auto said = [](const Files& files) {
+    const auto found = look_at_data(files.directory.string());
+    REQUIRE(!found);
+    return found.error().text;
+  };
+  Files files;
+  files.add("cat/1.png", tiny_png).add("dog/1.JPG", tiny_png).add("test/cat/1.png", tiny_png);
+  CHECK(contains(said(files),
+                 "move the folders of images into a folder train, so that cat/ "
+                 "becomes train/cat/; models/README.md"));
+  Files others;
+  others.add("cat/1.webp", "");
+  CHECK_FALSE(contains(said(others), "move the folders"));
+}
+
 TEST_CASE("One sample is too few to hold out a part, and it is said so") {
   const std::string one =
       safetensors({tensor("inputs", TensorType::f32, {1, 2}, std::vector<float>{1, 2}),
