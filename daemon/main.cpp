@@ -15,6 +15,7 @@
 #include <string_view>
 #include <thread>
 
+#include "core/base/disk_full.h"
 #include "core/base/printable.h"
 #include "daemon/check_job.h"
 #include "daemon/config/advertise.h"
@@ -367,11 +368,11 @@ void take_own_name(const char* program) {
 int once_written(int code) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  const std::string reason = errno == 0 ? "" : std::string(" (") + std::strerror(errno) + ")";
+  const int error = errno;
+  const std::string reason = error == 0 ? "" : std::string(" (") + std::strerror(error) + ")";
   std::fprintf(stderr,
-               "gossipd: standard output cannot be written%s; what it was sent to lacks a part: is "
-               "the disk full?\n",
-               reason.c_str());
+               "gossipd: standard output cannot be written%s; what it was sent to lacks a part%s\n",
+               reason.c_str(), disk_hint(error));
   return code == 0 ? 1 : code;
 }
 

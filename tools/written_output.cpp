@@ -5,6 +5,8 @@
 #include <cstring>
 #include <iostream>
 
+#include "core/base/disk_full.h"
+
 namespace gossipd {
 
 int exit_code_once_written(const std::string& program, int code) {
@@ -12,9 +14,10 @@ int exit_code_once_written(const std::string& program, int code) {
   std::cout.flush();
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
   if (written) return code;
-  const std::string reason = errno == 0 ? "" : std::string(" (") + std::strerror(errno) + ")";
+  const int error = errno;
+  const std::string reason = error == 0 ? "" : std::string(" (") + std::strerror(error) + ")";
   std::cerr << program << ": standard output cannot be written" << reason
-            << "; what it was sent to lacks a part: is the disk full?\n";
+            << "; what it was sent to lacks a part" << disk_hint(error) << "\n";
   return code == 0 ? 1 : code;
 }
 

@@ -102,6 +102,12 @@ class FirstSteps(ClusterTest):
                 done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
             self.assertEqual(1, done.returncode, words)
             self.assertIn("standard output cannot be written", done.stderr)
+            self.assertIn("is the disk full?", done.stderr)
+        done = subprocess.run(
+            ["sh", "-c", '"$0" version >&-', GOSSIPCTL], stderr=subprocess.PIPE, text=True
+        )
+        self.assertEqual(1, done.returncode)
+        self.assertIn("(Bad file descriptor); what it was sent to lacks a part\n", done.stderr)
 
     def test_nodes_that_announce_themselves_are_listed(self):
         """avahi-browse is a program that prints what Avahi's does (deploy.avahi has a real one)."""
