@@ -11,7 +11,7 @@ import unittest
 
 from cluster import ClusterTest, gossipctl
 from data_test import fashion_mnist
-from poison_test import DATA, safetensors
+from poison_test import DATA, samples_file
 
 EXIT_JOB_FAILED = 3
 EXIT_CONFIG = 78
@@ -66,7 +66,7 @@ class UntilFinished(ClusterTest):
     def test_a_job_without_an_evaluation_ends_at_once(self):
         folder = os.path.join(self.cluster.directory, "data")
         os.mkdir(folder)
-        safetensors(os.path.join(folder, "train.safetensors"), fashion_mnist("train", 2000))
+        samples_file(os.path.join(folder, "train.safetensors"), fashion_mnist("train", 2000))
         data = "\n".join(line for line in DATA.splitlines() if not line.startswith("test_files"))
         node = self.cluster.founder(
             self.cluster.job(**SHORT, data=data), "--until", "finished", data=folder
