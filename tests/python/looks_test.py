@@ -196,15 +196,21 @@ def test_a_step_without_a_look_calls_no_kernel_and_keeps_no_memory(daemon):
     assert int(made) == 200 and int(kept) < 10
 
 
-def test_a_loss_that_is_not_finite_is_looked_at_at_once_and_what_comes_of_it_is_said(
-    daemon, caplog, monkeypatch
-):
+def attached_between_looks(daemon, monkeypatch):
+    """A loop that has made a step and whose next regular look is far off."""
     monkeypatch.setattr(gossipd.attachment, "samples_between", lambda go: np.inf)
     model, optimizer, g = attached(daemon, [{"flags": COPY}])
     del g._is_time
     g._learn_cost = lambda seconds: None
     g._look_interval_s = 1e9
     train(model, optimizer)
+    return model, optimizer, g
+
+
+def test_a_loss_that_is_not_finite_is_looked_at_at_once_and_what_comes_of_it_is_said(
+    daemon, caplog, monkeypatch
+):
+    model, optimizer, g = attached_between_looks(daemon, monkeypatch)
     before = len(daemon.steps)
     sound = np.ones(FLOATS, np.float32)
     daemon.answers = [{"flags": REPLACE, "ranges": [(0, FLOATS)], "update": sound}]
@@ -220,12 +226,7 @@ def test_a_loss_that_is_not_finite_is_looked_at_at_once_and_what_comes_of_it_is_
 def test_one_loss_that_is_not_finite_brings_two_looks_forward_where_the_model_is_sound(
     daemon, monkeypatch
 ):
-    monkeypatch.setattr(gossipd.attachment, "samples_between", lambda go: np.inf)
-    model, optimizer, g = attached(daemon, [{"flags": COPY}])
-    del g._is_time
-    g._learn_cost = lambda seconds: None
-    g._look_interval_s = 1e9
-    train(model, optimizer)
+    model, optimizer, g = attached_between_looks(daemon, monkeypatch)
     before = len(daemon.steps)
     g.log(loss=float("nan"))
     train(model, optimizer, 20)

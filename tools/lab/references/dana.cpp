@@ -36,14 +36,14 @@ class Dana : public ParameterServer {
   void prepare() override {
     velocities_.assign(nodes(), Vector(floats()));
     sum_.assign(floats(), 0.0f);
-    parameter_floats_ = parameter_floats();
   }
 
   void take_in(const Landing& landing) override {
     const float rate = static_cast<float>(landing.learning_rate),
                 decay = static_cast<float>(job().optimizer.weight_decay);
     Vector& velocity = velocities_[landing.worker];
-    for (std::size_t p = 0; p < parameter_floats_; ++p) {
+    const std::size_t parameters = parameter_floats();
+    for (std::size_t p = 0; p < parameters; ++p) {
       const float g = landing.values[p] + decay * model_[p];
       const float next = beta() * velocity[p] + g;
       sum_[p] += next - velocity[p];
@@ -57,7 +57,8 @@ class Dana : public ParameterServer {
     out = model_;
     if (variant_ == Variant::slim) return;
     const float ahead = static_cast<float>(learning_rate) * beta();
-    for (std::size_t p = 0; p < parameter_floats_; ++p) out[p] -= ahead * sum_[p];
+    const std::size_t parameters = parameter_floats();
+    for (std::size_t p = 0; p < parameters; ++p) out[p] -= ahead * sum_[p];
   }
 
  private:
@@ -65,7 +66,6 @@ class Dana : public ParameterServer {
   [[nodiscard]] float beta() const { return static_cast<float>(job().optimizer.momentum); }
 
   Variant variant_ = Variant::zero;
-  std::size_t parameter_floats_ = 0;
   std::vector<Vector> velocities_;
   Vector sum_;  // of velocities_
 };

@@ -40,7 +40,6 @@ class Smega2 : public ParameterServer {
   void prepare() override {
     velocity_.assign(floats(), 0.0f);
     gathered_.assign(floats(), 0.0f);
-    parameter_floats_ = parameter_floats();
     lag_.assign(nodes(), static_cast<double>(nodes()));
   }
 
@@ -49,7 +48,8 @@ class Smega2 : public ParameterServer {
                 decay = static_cast<float>(job().optimizer.weight_decay);
     const float n = static_cast<float>(nodes());
     s_ = (s_ + 1) % nodes();
-    for (std::size_t p = 0; p < parameter_floats_; ++p) {
+    const std::size_t parameters = parameter_floats();
+    for (std::size_t p = 0; p < parameters; ++p) {
       const float g = landing.values[p] + decay * model_[p];
       gathered_[p] += g;
       model_[p] -= rate * (g + beta() * velocity_[p]);
@@ -71,8 +71,8 @@ class Smega2 : public ParameterServer {
     const float a = step * static_cast<float>(ahead.velocity),
                 b = step * static_cast<float>(ahead.gathered);
     out = model_;
-    for (std::size_t p = 0; p < parameter_floats_; ++p)
-      out[p] -= (a * velocity_[p] + b * gathered_[p]);
+    const std::size_t parameters = parameter_floats();
+    for (std::size_t p = 0; p < parameters; ++p) out[p] -= a * velocity_[p] + b * gathered_[p];
   }
 
  private:
@@ -82,7 +82,6 @@ class Smega2 : public ParameterServer {
   Horizon horizon_ = Horizon::workers;
   bool naive_ = false;
   double smoothing_ = 0.1;
-  std::size_t parameter_floats_ = 0;
   Vector velocity_, gathered_;
   std::size_t s_ = 0;        // updates so far modulo N
   std::vector<double> lag_;  // of each worker, in updates

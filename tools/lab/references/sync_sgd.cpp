@@ -156,7 +156,8 @@ class SyncSgd : public Reference {
 
   void add_weight_decay(Vector& gradient) const {
     const auto decay = static_cast<float>(job().optimizer.weight_decay);
-    for (std::size_t p = 0; p < parameter_floats(); ++p) gradient[p] += decay * x_[p];
+    const std::size_t parameters = parameter_floats();
+    for (std::size_t p = 0; p < parameters; ++p) gradient[p] += decay * x_[p];
   }
 
   void scale_by_layer(std::span<float> gradient) const {

@@ -28,11 +28,11 @@ BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 5.0
 POLL_S = 0.2
 MEANWHILE_S = 1.0
 SEND_TIMEOUT_S = 10
-# What another try in a while may change; any other refusal is for good.
 WAY_OUT = (
     "; it waits: start gossipd with a job of kind 'external', or this script by 'gossipd run --job"
     " JOB -- COMMAND', or name the socket in GOSSIPD_SOCKET"
 )
+# What another try in a while may change; any other refusal is for good.
 PASSING = frozenset({"occupied", "too-slow", "no-memory", "stopping"})
 NOT_FINITE = "not-finite"  # said in place of a GO, and for good
 
