@@ -162,8 +162,9 @@ void Training::on_evaluated(const Evaluation& evaluation) {
   if (!model_is_the_clusters_) return;  // of no model that this node has
   last_ = Evaluated{evaluation, EventLoop::now()};
   const bool best = !best_ || evaluation.is_better_than(*best_);
+  // Where accuracy stands still, a loss that falls on and on is no progress.
+  patience_.on_evaluation(best && !(best_ && evaluation.ties_with(*best_)));
   if (best) best_ = evaluation;
-  patience_.on_evaluation(best);
   write_best();
   // The final file exists since the job ended; now it can say how good it is as well. An evaluation
   // that was under way then is of a model from before the final exchange. An attached trainer

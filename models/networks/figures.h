@@ -15,11 +15,21 @@ struct Figures {
   std::optional<double> perplexity;     // of tokens, where the loss is their cross-entropy
   bool tokens = false;                  // targets are tokens
 
-  // By accuracy; of tokens and numbers by loss. Any loss is better than NaN.
+  // By accuracy, and where that is equal by loss; of tokens and numbers by loss. Any loss is better
+  // than NaN.
   [[nodiscard]] bool is_better_than(const Figures& other) const {
     if (std::isnan(loss) != std::isnan(other.loss)) return std::isnan(other.loss);
-    if (accuracy && other.accuracy && !tokens) return *accuracy > *other.accuracy;
+    if (goes_by_accuracy(other) && *accuracy != *other.accuracy) return *accuracy > *other.accuracy;
     return loss < other.loss;
+  }
+  // Only the loss may tell them apart.
+  [[nodiscard]] bool ties_with(const Figures& other) const {
+    return goes_by_accuracy(other) && *accuracy == *other.accuracy;
+  }
+
+ private:
+  [[nodiscard]] bool goes_by_accuracy(const Figures& other) const {
+    return accuracy && other.accuracy && !tokens;
   }
 };
 

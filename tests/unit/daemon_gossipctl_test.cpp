@@ -66,6 +66,7 @@ TEST_CASE("status, links and job print on standard output") {
   CHECK(status.code == ExitCode::ok);
   CHECK(mentions(status.out, "50.0 % of 10 000 samples"));
   CHECK(mentions(status.out, "accuracy"));
+  CHECK(mentions(status.out, "0.2500, of the best model 0.2400"));
   CHECK(mentions(status.out, "job-mismatch") == false);
   CHECK(mentions(status.out, "we refused 10.0.0.9:40000: another job"));
   const Ran links = gossipctl({"links", "--rest", server.address()});

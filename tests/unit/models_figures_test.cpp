@@ -18,6 +18,16 @@ TEST_CASE("of two evaluations with classes the one with the higher accuracy is b
   CHECK_FALSE(worse.is_better_than(better));
 }
 
+TEST_CASE("of two evaluations with equal accuracy the one with the lower loss is better") {
+  const Figures better{.loss = 0.4, .accuracy = 0.8}, worse{.loss = 0.5, .accuracy = 0.8};
+  CHECK(better.is_better_than(worse));
+  CHECK_FALSE(worse.is_better_than(better));
+  CHECK(better.ties_with(worse));
+  const Figures tokens{.loss = 0.4, .accuracy = 0.8, .tokens = true}, numbers{.loss = 0.4};
+  for (const Figures& other : {Figures{.loss = 0.4, .accuracy = 0.7}, tokens, numbers})
+    CHECK_FALSE(other.ties_with(worse));
+}
+
 TEST_CASE("of two evaluations of tokens the one with the lower loss is better") {
   const Figures better{.loss = 1.5, .accuracy = 0.4, .tokens = true};  // a loss of the model's own
   const Figures worse{.loss = 1.6, .accuracy = 0.5, .perplexity = 4.95, .tokens = true};

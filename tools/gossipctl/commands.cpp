@@ -123,8 +123,8 @@ std::vector<Row> status_rows(const Json& s) {
       rows.push_back({"perplexity", fixed(*perplexity, 2)});
     const double loss = number(*evaluation, "loss").value_or(0);
     rows.push_back(
-        {"held-out loss",
-         fixed(loss, 4) + ", best " + fixed(number(s, "best_evaluation_loss").value_or(loss), 4)});
+        {"held-out loss", fixed(loss, 4) + ", of the best model " +
+                              fixed(number(s, "best_evaluation_loss").value_or(loss), 4)});
   }
   print_traffic(s, rows);
   if (s.contains("checkpoints") && s["checkpoints"].is_object())
