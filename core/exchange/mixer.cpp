@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -109,9 +110,12 @@ void Mixer::decide(Half& half) {
   const double so_far = at_rest ? 0 : outer_.travelled[half.block];
   const double before = at_rest ? -1 : std::exchange(travelled_[half.block], so_far);
   half.travelled = so_far - std::max(0.0, before);
-  half.taken = share_of(
-      half.block, static_cast<double>(half.gain) * std::sqrt(half.norms.change_squared),
-      before < 0 ? 0 : std::max(0.0, so_far - before), std::sqrt(half.norms.reference_squared));
+  ask(half, {.block = half.block,
+             .floats = parts_.schema.blocks()[half.block].size,
+             .norm = static_cast<double>(half.gain) * std::sqrt(half.norms.change_squared),
+             .travelled = before < 0 ? 0 : std::max(0.0, so_far - before),
+             .own_norm = std::sqrt(half.norms.reference_squared),
+             .training = !at_rest});
 }
 
 void Mixer::apply(Half& half) const {
@@ -130,25 +134,22 @@ void Mixer::account(const Half& half) {
   correction_squared_ += half.correction_squared;
 }
 
-// Of a transfer of this norm on a block.
-double Mixer::share_of(std::size_t index, double norm, double travelled, double own_norm) {
-  if (!trusted_) return 0;
-  if (parts_.guard == nullptr) return 1;
-  const double taken =
-      parts_.guard->share(parts_.peer, {.block = index,
-                                        .floats = parts_.schema.blocks()[index].size,
-                                        .norm = norm,
-                                        .travelled = travelled,
-                                        .own_norm = own_norm,
-                                        .training = !outer_.travelled.empty()});
-  clipped_ = clipped_ || taken < 1;
-  return taken;
+void Mixer::ask(Half& half, const TransferGuard::Ask& ask) {
+  if (!trusted_) return;
+  half.taken = 1;
+  half.left = std::numeric_limits<double>::infinity();
+  if (parts_.guard == nullptr) return;
+  if (outer_.share > 0) half.left = parts_.guard->most(parts_.peer, ask);
+  half.taken = parts_.guard->share(parts_.peer, ask);
+  half.left = std::max(0.0, half.left - half.taken * ask.norm);
+  clipped_ = clipped_ || half.taken < 1;
 }
 
 // The deltas of the exchange are what the two models have moved since the last one; half their sum
 // goes on by the share. They tell of transfers from other links as well, and a large one (to a
 // joiner, after a partition) must not go on: so no further than this node's own steps have led
-// meanwhile, or those of a faster neighbour, and what the momentum has made of them.
+// meanwhile, or those of a faster neighbour, and what the momentum has made of them; and with the
+// transfer no further than the guard allows, since a liar says any steps and deltas that it likes.
 void Mixer::apply_outer_momentum(const Half& half) const {
   const std::size_t index = half.block;
   if (!parts_.replicas.is_paired(index)) return;
@@ -189,7 +190,8 @@ double Mixer::outer_share_of(const Half& half, double squares, std::size_t place
   const double furthest = outer_reach * outer_.fastest * half.travelled *
                           std::sqrt(floats / std::max(static_cast<double>(places), 1.0));
   const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
-  return half.taken * share / 2;
+  const double taken = half.taken * share;
+  return (taken * distance > half.left ? half.left / distance : taken) / 2;
 }
 
 // Our half has been applied to every block.

@@ -6,7 +6,7 @@
 //
 // The answer: of every block that one of the two turns has said, `gain · (received − published)`
 // goes into the update, cut by the TransferGuard, moved by the Correction, and with outer momentum
-// on top. A listener owes() its half until look() has gone over every block. Pure; one owner. The
+// on top as far as the guard's radius reaches. A listener owes() its half until look() has gone over every block. Pure; one owner. The
 // replicas themselves are left alone: both ends contract them alike, whatever was taken here.
 #pragma once
 
@@ -49,6 +49,7 @@ class Mixer {
     ChangeNorms norms{};    // of the difference of the replicas
     bool measured = false;  // both replicas are known
     double taken = 0;       // this share of the transfer
+    double left = 0;        // what it leaves of the guard's radius, for the outer momentum
     double travelled = 0;   // as far as own steps have led since the last exchange
     double transfer_squared = 0, correction_squared = 0;
   };
@@ -99,7 +100,7 @@ class Mixer {
   void disconnect();
 
  private:
-  [[nodiscard]] double share_of(std::size_t block, double norm, double travelled, double own_norm);
+  void ask(Half&, const TransferGuard::Ask&);
   void apply_outer_momentum(const Half&) const;
   [[nodiscard]] double outer_share_of(const Half&, double squares, std::size_t places) const;
   void finish(float gain);

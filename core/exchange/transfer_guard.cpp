@@ -2,11 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace gossipd {
 namespace {
 
 constexpr std::uint32_t offences_max = 8;  // that are told apart
+
+double norm_of(const TransferGuard::Ask& ask) {
+  return std::max(ask.own_norm,
+                  TransferGuard::rms_min * std::sqrt(static_cast<double>(ask.floats)));
+}
+
+double least_of(const TransferGuard::Ask& ask) {
+  const double floor = ask.training ? TransferGuard::norm_floor : TransferGuard::rest_floor;
+  return floor * norm_of(ask);
+}
 
 double median(std::array<float, TransferGuard::history> values, std::size_t count) {
   const auto end = values.begin() + static_cast<std::ptrdiff_t>(std::min(count, values.size()));
@@ -35,10 +46,21 @@ double TransferGuard::usual(NodeId peer, std::size_t block) const {
   return *middle;
 }
 
-// Of own steps that led so far; `least` is what growth begins from.
-double TransferGuard::believed_travel(const Past& past, double travelled, double least) {
-  if (past.travels < history_min) return travelled;
-  return std::min(travelled, travel_growth * std::max(median(past.travelled, past.travels), least));
+// How far own steps led, without the growth that pulls give them.
+double TransferGuard::believed_travel(NodeId peer, const Ask& ask) const {
+  const auto found = links_.find(peer);
+  if (found == links_.end()) return ask.travelled;
+  const Past& past = found->second.past[ask.block];
+  if (past.travels < history_min) return ask.travelled;
+  const double usually = median(past.travelled, past.travels);
+  return std::min(ask.travelled, travel_growth * std::max(usually, least_of(ask)));
+}
+
+double TransferGuard::most(NodeId peer, const Ask& ask) const {
+  const double known = usual(peer, ask.block);
+  if (reach_ <= 0 || !(travels_ || ask.travelled > 0) || known < 0)
+    return std::numeric_limits<double>::infinity();
+  return reach_ * std::max({believed_travel(peer, ask), known, least_of(ask)});
 }
 
 TransferGuard::Of& TransferGuard::link_of(NodeId peer) {
@@ -51,18 +73,12 @@ TransferGuard::Of& TransferGuard::link_of(NodeId peer) {
 
 double TransferGuard::share(NodeId peer, const Ask& ask) {
   if (reach_ <= 0 || !(ask.norm > 0)) return 1;
-  travels_ = travels_ || ask.travelled > 0;
   Of& link = link_of(peer);
-  const double own_norm =
-      std::max(ask.own_norm, rms_min * std::sqrt(static_cast<double>(ask.floats)));
-  const double known = usual(peer, ask.block);
-  const double least = (ask.training ? norm_floor : rest_floor) * own_norm;
+  const double travelled = believed_travel(peer, ask);
+  double share = std::min(1.0, most(peer, ask) / ask.norm);
+  if (!(ask.norm <= absurd * std::max(norm_of(ask), travelled))) share = 0;
+  travels_ = travels_ || ask.travelled > 0;
   Past& past = link.past[ask.block];
-  const double travelled = believed_travel(past, ask.travelled, least);
-  double share = 1;
-  if (travels_ && known >= 0)
-    share = std::min(1.0, reach_ * std::max({travelled, known, least}) / ask.norm);
-  if (!(ask.norm <= absurd * std::max(own_norm, travelled))) share = 0;
   const double taken = share > 0 ? share * ask.norm : 0;
   if (share == 1 && travelled > 0)
     past.travelled[past.travels++ % history] = static_cast<float>(travelled);

@@ -21,7 +21,8 @@
 // count up, others count down; at `strikes_max` the link offends and rests, and after each offence
 // half as many are enough, until `forgiven_after` exchanges in a row were not hard. Only the
 // model's update is cut: both ends contract the replicas as before, so these stay bit-identical and
-// what was not taken is published again.
+// what was not taken is published again. Outer momentum, which the same exchange brings, has what
+// the transfer leaves of the radius (core/exchange/mixer.h).
 //
 // Does not stop: collusion of more than half of the links, and pulls below the radius. One
 // owner.
@@ -61,6 +62,8 @@ class TransferGuard {
   // `reach` 0: everything is taken.
   TransferGuard(double reach, std::size_t blocks) : reach_(reach), blocks_(blocks) {}
 
+  // The furthest that such an exchange may move the block; infinite: not known. Before share().
+  [[nodiscard]] double most(NodeId peer, const Ask&) const;
   // The part of the transfer that is to be taken, 0 to 1.
   [[nodiscard]] double share(NodeId peer, const Ask&);
   // The exchange is over. True: the link offends and should rest.
@@ -89,7 +92,7 @@ class TransferGuard {
 
   Of& link_of(NodeId peer);
   [[nodiscard]] double usual(NodeId peer, std::size_t block) const;
-  [[nodiscard]] static double believed_travel(const Past& past, double travelled, double least);
+  [[nodiscard]] double believed_travel(NodeId peer, const Ask&) const;
 
   const double reach_;
   const std::size_t blocks_;

@@ -60,7 +60,7 @@ OwnSteps::Verdict OwnSteps::judge_not_finite(std::optional<std::span<const float
 
 void OwnSteps::add(std::size_t index, std::span<const float> now, std::span<const float> before,
                    Step steps) {
-  if (!travelled_.empty()) travelled_[index] += moved_[index];
+  if (!travelled_.empty() && std::isfinite(moved_[index])) travelled_[index] += moved_[index];
   if (drift_.empty()) return;
   const auto drift = schema_.blocks()[index].of(std::span<float>(drift_));
   if (comes_back()) {

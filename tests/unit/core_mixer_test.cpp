@@ -1,6 +1,9 @@
 // The pair of replicas, and this end's half of an exchange on its model: each against figures
 // worked out by hand.
 #include "core/exchange/mixer.h"
+
+#include <cmath>
+
 #include "tests/unit/core_turn_support.h"
 
 using namespace gossipd;
@@ -34,10 +37,10 @@ struct Exchanged : OneEnd {
   }
 
   // What a look with this half of an exchange adds to the model of the block.
-  Four look(float gain, bool trusted = true) {
+  Four look(float gain, bool trusted = true, const OuterStep& outer = {}) {
     Four model{}, added{};
     mixer.owe(gain);
-    mixer.begin_look({}, trusted, {});
+    mixer.begin_look(outer, trusted, {});
     for (std::size_t block = 0; block < 2; ++block) {
       auto half = mixer.begin_half(block, {.model = model, .update = added, .drift = {}});
       if (!half) continue;
@@ -106,6 +109,22 @@ TEST_CASE("an unreasonable pull is cut by the guard, and the cut is counted") {
   CHECK(end.counters.transfers_clipped == 1);
   end.mixer.disconnect();
   CHECK_FALSE(end.mixer.take_offence());
+}
+
+TEST_CASE("a liar's deltas push no further with their momentum than the guard allows") {
+  TransferGuard guard(4, 2);
+  const TransferGuard::Ask usual{.block = 1, .floats = 4, .norm = 1, .travelled = 1, .own_norm = 1};
+  for (std::size_t i = 0; i < TransferGuard::history; ++i)
+    REQUIRE(guard.share(NodeId{3}, usual) == 1);
+  Exchanged end(&guard);
+  REQUIRE_FALSE(
+      end.receiver.hear(say_bias(1, 2, CodecId::fp32, {64, 64, 64, 64}), 1, 0, turn_time(0)));
+  const std::array<double, 2> travelled{0, 1};
+  // It claims to make 16 steps for one of ours, and a gain of next to nothing.
+  const Four added = end.look(1e-6f, true, {.share = 0.5, .travelled = travelled, .fastest = 16});
+  double squares = 0;
+  for (const float value : added) squares += static_cast<double>(value) * value;
+  CHECK(std::sqrt(squares) == doctest::Approx(4));  // four times what is usual
 }
 
 TEST_CASE(
