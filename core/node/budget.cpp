@@ -42,7 +42,7 @@ void Conductor::check_progress(Instant now) {
   if (!progress_.is_spent(others_estimate(now)) && !most_have_finished()) return;
   life_.finish_by(now + config_.membership.finish_cap);
   round_.stand_still(round_.rest_pause(), now);  // the others make their last step meanwhile
-  weight_.finish(round_.last().step);
+  weight_.finish(round_.last().step, round_.exchanges());
   set_phase(Phase::finishing, "the budget of samples is spent");
 }
 

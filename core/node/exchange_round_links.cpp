@@ -114,7 +114,9 @@ bool ExchangeRound::is_distrusted(const RoundContext& context) const {
 // A node that nobody takes from has taken a neighbour's model: its loss is that one's now.
 void ExchangeRound::note_taken(RoundLink& item, const RoundContext& context) {
   const std::optional<float> gain = item.link.take_gain();
-  if (!gain || !is_distrusted(context)) return;
+  if (!gain) return;
+  ++exchanges_;
+  if (!is_distrusted(context)) return;
   const double rest = 1 - static_cast<double>(*gain);
   if (rest * item.link.counters().consensus_distance > taken_apart) return;
   const double loss = said_loss(item.peer, last_.loss, context);

@@ -4,12 +4,14 @@
 // others', and an exchange would take half of it.
 //
 // The answer: the weight of a newcomer begins at `joiner_weight` and rises to 1 over `joiner_steps`
-// own steps. A node that reaches the end of the job without one own step since it came keeps the
-// small weight for the final exchange, since its model may be older than the others'. With batch
-// balancing the weight is multiplied by the share of the minibatch. Pure; core strand.
+// own steps. A node that reaches the end of the job without an own step since it came, or with a
+// model from before it came and no exchange since then, keeps the small weight for the final
+// exchange, since its model may be older than the others'. With batch balancing the weight is
+// multiplied by the share of the minibatch. Pure; core strand.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "core/exchange/policy.h"
 
@@ -17,10 +19,16 @@ namespace gossipd {
 
 class ModelWeight {
  public:
-  // The model is a newcomer's from this own step on; `alone`: there is nobody to be new to.
-  void join(Step step, bool alone = false) { ramping_ = !alone, joined_at_ = step; }
-  // The job's end is reached at this own step.
-  void finish(Step step) { late_ = ramping_ && step == joined_at_; }
+  // The model is a newcomer's from this own step on, after so many exchanges; `alone`: there is
+  // nobody to be new to.
+  void join(Step step, std::uint64_t exchanges, bool alone = false) {
+    ramping_ = !alone, joined_at_ = step, exchanges_before_ = exchanges;
+  }
+  // The job's end is reached.
+  void finish(Step step, std::uint64_t exchanges) {
+    const bool from_before = joined_at_ > 0 && exchanges == exchanges_before_;
+    late_ = ramping_ && (step == joined_at_ || from_before);
+  }
   // The models have become one.
   void agree() { late_ = false; }
 
@@ -39,9 +47,10 @@ class ModelWeight {
   }
 
  private:
-  bool ramping_ = false;  // it has come since the cluster was founded
-  Step joined_at_ = 0;    // own step at which it came last
-  bool late_ = false;     // no own step lies between its coming and the end of the job
+  bool ramping_ = false;                // it has come since the cluster was founded
+  Step joined_at_ = 0;                  // own step at which it came last
+  std::uint64_t exchanges_before_ = 0;  // of its life before
+  bool late_ = false;                   // it came too late to become like the others'
 };
 
 }  // namespace gossipd

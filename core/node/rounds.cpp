@@ -157,9 +157,10 @@ BatchBalancer::Others Conductor::others_that_train() const {
 }
 
 float Conductor::own_weight() const {
-  if (!steps_allowed()) return weight_.at_rest(config_.exchange);
+  if (life_.is_at_end()) return weight_.at_rest(config_.exchange);
+  const bool by_batch = steps_allowed() && balancer_.weighs_mixing();
   return weight_.training(config_.exchange, round_.last().step,
-                          balancer_.weighs_mixing() ? balancer_.share(job_batch()) : 1.0);
+                          by_batch ? balancer_.share(job_batch()) : 1.0);
 }
 
 }  // namespace gossipd

@@ -145,6 +145,52 @@ TEST_CASE("a thawed node takes in what the others have learnt and does not pull 
   CHECK(furthest_back < 0.01 * gap);
 }
 
+TEST_CASE("a node that comes back paused does not pull the others back") {
+  const Schema schema = schema_of({2000});
+  VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
+    for (float& value : x) value += 1e-3f;
+  });
+  for (std::size_t i = 0; i < 2; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(10s);
+  const auto first_value = [&](std::size_t i) {
+    return static_cast<double>(cluster.model(i).front());
+  };
+  cluster.act(1, [](Node& node, Instant now) { CHECK_FALSE(node.pause(now)); });
+  cluster.run_for(2s);
+  cluster.write_checkpoint(1);
+  cluster.kill(1);
+  cluster.run_for(30s);
+  const double gap = first_value(0) - first_value(1);
+  REQUIRE(gap > 2.5);
+  cluster.start_from_disk(1);
+  double furthest_back = 0, best = 0;
+  REQUIRE(cluster.run_until(
+      [&] {
+        best = std::max(best, first_value(0));
+        furthest_back = std::max(furthest_back, best - first_value(0));
+        return cluster.node(1).phase() == Phase::paused && best - first_value(1) < 0.2 * gap;
+      },
+      30s));
+  std::printf("back, paused: the other is set back by %.3f of what lies between\n",
+              furthest_back / gap);
+  CHECK(furthest_back < 0.06 * gap);  // half, if it weighed as much
+}
+
+TEST_CASE("of a trainer that hangs the others do not go on counting steps") {
+  const Schema schema = schema_of({300});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(20s);
+  cluster.options(2).step_time = 1h;
+  cluster.run_for(30s);
+  const NodeView samples = cluster.view(0);
+  std::printf("a trainer hangs: %llu samples counted, %llu estimated\n",
+              static_cast<unsigned long long>(samples.cluster_samples),
+              static_cast<unsigned long long>(samples.cluster_samples_estimate));
+  // A second of one node is 3,200 samples.
+  CHECK(samples.cluster_samples_estimate < samples.cluster_samples + 10'000);
+}
+
 TEST_CASE("links outlive a stall that others gave a node up for but that cost it few steps") {
   const Schema schema = schema_of({2000});
   VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {

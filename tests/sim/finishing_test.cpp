@@ -352,21 +352,25 @@ TEST_CASE(
 TEST_CASE(
     "a node restarts into a finished cluster with an older model: it ends with the others' model, "
     "which moves little") {
-  Walkers w(5, 3);
-  REQUIRE(w.cluster.run_until([&] { return w.cluster.steps(0) > 50; }, 60s));
-  w.write_checkpoints();
-  w.cluster.kill(4);
-  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 120s));
-  const std::vector<float> before = w.cluster.whole_disk(0).final_model;
-  w.cluster.start_from_disk(4);
-  const double apart = relative_distance(w.cluster.model(4), before);
-  CHECK(w.cluster.run_until([&] { return w.has_one_final_model(); }, 120s));
-  w.cluster.run_for(120s);
-  CHECK(w.has_one_final_model());
-  const double moved = relative_distance(w.cluster.model(0), before);
-  std::printf("restarted into a finished cluster, %.4f away: the others moved by %.4f\n", apart,
-              moved);
-  CHECK(moved < 0.15 * apart);  // equal weights would move them by 0.2
+  // On a slow line it makes some steps before it hears that the others have finished.
+  for (const Duration one_way : {Duration(1ms), Duration(50ms)}) {
+    Walkers w(5, 3);
+    w.cluster.set_latency(one_way);
+    REQUIRE(w.cluster.run_until([&] { return w.cluster.steps(0) > 50; }, 60s));
+    w.write_checkpoints();
+    w.cluster.kill(4);
+    REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 120s));
+    const std::vector<float> before = w.cluster.whole_disk(0).final_model;
+    w.cluster.start_from_disk(4);
+    const double apart = relative_distance(w.cluster.model(4), before);
+    CHECK(w.cluster.run_until([&] { return w.has_one_final_model(); }, 120s));
+    w.cluster.run_for(120s);
+    CHECK(w.has_one_final_model());
+    const double moved = relative_distance(w.cluster.model(0), before);
+    std::printf("restarted into a finished cluster, %.4f away: the others moved by %.4f\n", apart,
+                moved);
+    CHECK(moved < 0.1 * apart);  // equal weights would move them by 0.2
+  }
 }
 
 TEST_CASE("a node stands still from before the end until after it: all final models are one") {

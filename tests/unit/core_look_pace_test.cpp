@@ -63,13 +63,13 @@ TEST_CASE("a newcomer's weight rises to 1, times its share of the minibatch") {
   policy.joiner_steps = 100;
   ModelWeight weight;
   CHECK(weight.training(policy, Step{0}, 1) == 1);
-  weight.join(Step{50});
+  weight.join(Step{50}, 0);
   CHECK(weight.training(policy, Step{50}, 1) == doctest::Approx(0.2));
   CHECK(weight.training(policy, Step{100}, 1) == doctest::Approx(0.6));
   CHECK(weight.training(policy, Step{100}, 0.5) == doctest::Approx(0.3));
   CHECK(weight.training(policy, Step{500}, 1) == 1);
   CHECK(weight.training(policy, Step{0}, 1) == doctest::Approx(0.2));  // an older checkpoint
-  weight.join(Step{50}, true);
+  weight.join(Step{50}, 0, true);
   CHECK(weight.training(policy, Step{50}, 1) == 1);
 }
 
@@ -77,12 +77,23 @@ TEST_CASE("without an own step before the job's end a model weighs little until 
   ExchangePolicy policy;
   policy.joiner_weight = 0.2;
   ModelWeight weight;
-  weight.join(Step{50});
-  weight.finish(Step{51});
+  weight.join(Step{0}, 0);
+  weight.finish(Step{1}, 0);  // begun with the others
   CHECK(weight.at_rest(policy) == 1);
-  weight.finish(Step{50});
+  weight.finish(Step{0}, 0);
   CHECK(weight.at_rest(policy) == doctest::Approx(0.2));
   weight.agree();
+  CHECK(weight.at_rest(policy) == 1);
+}
+
+TEST_CASE("with own steps but no exchange before the job's end a model from before weighs little") {
+  ExchangePolicy policy;
+  policy.joiner_weight = 0.2;
+  ModelWeight weight;
+  weight.join(Step{50}, 7);
+  weight.finish(Step{55}, 7);
+  CHECK(weight.at_rest(policy) == doctest::Approx(0.2));
+  weight.finish(Step{55}, 8);
   CHECK(weight.at_rest(policy) == 1);
 }
 
