@@ -91,8 +91,9 @@ void Conductor::renew_own_record(Instant now) {
                        (record.consensus_distance < bound) != (said.consensus_distance < bound) ||
                        // at rest a count is final: all are to know it
                        (!steps_allowed() && record.samples != said.samples);
+  // A trainer that hangs says nothing, and without a word the others would count on at its rate.
   const bool changed =
-      is_news || record.samples != said.samples || record.step != said.step ||
+      is_news || steps_allowed() || record.samples != said.samples || record.step != said.step ||
       record.batch != said.batch || record.samples_per_second != said.samples_per_second ||
       record.loss != said.loss || record.consensus_distance != said.consensus_distance;
   if (changed) directory_.set_self(std::move(record), is_news, now);

@@ -132,7 +132,7 @@ json to_json(const MemberStats& f) {
   return json::array({raw(f.id), f.incarnation, f.tick, f.samples, f.step,
                       static_cast<float>(f.samples_per_second), f.batch, static_cast<float>(f.loss),
                       static_cast<float>(f.consensus_distance),
-                      std::lround(std::clamp(f.age_seconds, 0.0, stats_age_max_s)),
+                      static_cast<float>(std::clamp(f.age_seconds, 0.0, stats_age_max_s)),
                       static_cast<float>(f.accuracy)});
 }
 

@@ -79,11 +79,14 @@ TEST_CASE("records, stats, suspicions and digests come out as they went in") {
   CHECK(other.samples_per_second == 512);
   CHECK(other.consensus_distance == 0.5);
 
-  const auto told = std::get<Members>(*decode_control(
-      encode_control(Members{{}, {stats_of(record)}, {Suspicion{NodeId{5}, 6, NodeId{7}}}})));
+  MemberStats aged = stats_of(record);
+  aged.age_seconds = 0.125;
+  const auto told = std::get<Members>(
+      *decode_control(encode_control(Members{{}, {aged}, {Suspicion{NodeId{5}, 6, NodeId{7}}}})));
   REQUIRE((told.records.empty() && told.stats.size() == 1 && told.suspicions.size() == 1));
   CHECK((told.stats[0].id == record.id && told.stats[0].samples == record.samples &&
-         told.stats[0].batch == 64 && told.stats[0].consensus_distance == 0.5));
+         told.stats[0].batch == 64 && told.stats[0].consensus_distance == 0.5 &&
+         told.stats[0].age_seconds == 0.125));
   CHECK((told.suspicions[0].id == NodeId{5} && told.suspicions[0].incarnation == 6 &&
          told.suspicions[0].by == NodeId{7}));
   CHECK_FALSE(decode_control(encode_control(
