@@ -103,8 +103,17 @@ void Training::give(Update update) {
     model_is_the_clusters_ = true;
     writing_["current"].final_model = false;
   }
+  if (update.training) resume();
   trainer_->give(std::move(update));
   if (first_model) write_checkpoint("current", nullptr);
+}
+
+// The budget may have grown after the end of the job.
+void Training::resume() {
+  if (!finished_) return;
+  finished_ = settled_ = false;
+  settled_timer_.cancel();
+  trainer_->set_settled(false);
 }
 
 void Training::recall() {
@@ -118,9 +127,6 @@ void Training::set_others_samples(Samples others) {
 
 void Training::set_budget(Samples samples) {
   budget_ = samples;
-  finished_ = settled_ = false;
-  settled_timer_.cancel();
-  if (trainer_) trainer_->set_settled(false);
   patience_.renew();
   if (trainer_) trainer_->set_budget(samples);
 }

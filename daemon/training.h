@@ -141,6 +141,7 @@ class Training {
   [[nodiscard]] static std::optional<Figures> evaluation_figures_of(const CheckpointView&);
 
   void run_aside(std::function<void()> task);
+  void resume();
   void start_preparing();
   [[nodiscard]] Result<std::unique_ptr<Trainer>> make_trainer(std::string& left_out);
   [[nodiscard]] Result<std::unique_ptr<Trainer>> make_external(TrainerOptions);

@@ -55,7 +55,7 @@ class Link {
   // speak. An end that has no model may have said in which order it wants the blocks: see orders().
   // `initial`: the model whose hash `mine` names. Where `theirs` names the same, both replicas
   // begin as that model, and an end without a model holds a complete one at once.
-  bool open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, Instant now,
+  bool open(const Ready& mine, const Ready& theirs, std::uint32_t protocol,
             const SharedModel& initial = nullptr);
   // Whether the blocks named there are some of the schema's, in order; open() needs that.
   [[nodiscard]] bool orders(const Ready& theirs) const;

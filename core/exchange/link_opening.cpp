@@ -60,7 +60,7 @@ bool Link::remembers(const Ready& mine, const Ready& theirs, std::uint32_t proto
          (mine.spoken == theirs.heard || theirs.spoken == mine.heard);
 }
 
-bool Link::open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, Instant,
+bool Link::open(const Ready& mine, const Ready& theirs, std::uint32_t protocol,
                 const SharedModel& initial) {
   GOSSIPD_ASSERT(state_ == State::closed);
   if (remembers(mine, theirs, protocol)) {

@@ -186,7 +186,7 @@ void Mixer::apply_outer_momentum(const Half& half) const {
 // once what they have moved in several exchanges.
 double Mixer::outer_share_of(const Half& half, double squares, std::size_t places) const {
   const double floats = static_cast<double>(half.own.update.size());
-  const double distance = std::sqrt(squares / floats * floats) / 2;
+  const double distance = std::sqrt(squares) / 2;
   const double furthest = outer_reach * outer_.fastest * half.travelled *
                           std::sqrt(floats / std::max(static_cast<double>(places), 1.0));
   const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;

@@ -322,8 +322,7 @@ void Conductor::try_open(Session& session, Instant now) {
         now);
   neighbour.turn_owed_since = now;
   const InitialModel::Values initial = std::exchange(session.initial, nullptr);
-  if (neighbour.link->open(*session.ready_mine, *session.ready_theirs, session.protocol, now,
-                           initial)) {
+  if (neighbour.link->open(*session.ready_mine, *session.ready_theirs, session.protocol, initial)) {
     auto state =
         std::make_shared<const Bytes>(encode_replica_state(neighbour.link->replica_state()));
     send_bulk(session, std::move(state));

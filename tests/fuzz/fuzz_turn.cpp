@@ -50,7 +50,7 @@ class FuzzedNode {
     // The peer claims to remember exactly what we do, which opens the most of the link's code.
     theirs = mine;
     std::swap(theirs.spoken, theirs.heard);
-    link_.open(mine, theirs, protocol_, now_);
+    link_.open(mine, theirs, protocol_);
     link_.check_invariants();
   }
 

@@ -120,8 +120,8 @@ struct Pair {
     of_a.has_model = of_b.has_model = true;
     of_a.nonce = 1, of_b.nonce = 2;
     a.link.describe(of_a), b.link.describe(of_b);
-    (void)a.link.open(of_a, of_b, protocol_version, at(0));
-    (void)b.link.open(of_b, of_a, protocol_version, at(0));
+    (void)a.link.open(of_a, of_b, protocol_version);
+    (void)b.link.open(of_b, of_a, protocol_version);
   }
 };
 

@@ -31,8 +31,8 @@ struct Told {
     has.has_model = true;
     has.nonce = 1, has_not.nonce = 2;
     theirs.describe(has), ours.describe(has_not);
-    (void)theirs.open(has, has_not, protocol_version, at(1000));
-    (void)ours.open(has_not, has, protocol_version, at(1000));
+    (void)theirs.open(has, has_not, protocol_version);
+    (void)ours.open(has_not, has, protocol_version);
     const std::vector<float> model(schema().floats(), value);
     std::vector<float> update(schema().floats(), 0.0f);
     theirs.look_begin({}, 0.1, {}, at(1000));
@@ -98,8 +98,8 @@ TEST_CASE(
   has.nonce = 1, has_not.nonce = 2;
   has.initial = has_not.initial = 7;
   theirs.describe(has), ours.describe(has_not);
-  (void)theirs.open(has, has_not, protocol_version, at(1000), initial);
-  (void)ours.open(has_not, has, protocol_version, at(1000), initial);
+  (void)theirs.open(has, has_not, protocol_version, initial);
+  (void)ours.open(has_not, has, protocol_version, initial);
   ModelSource source(large);
   source.on_trainer_ready(false);
   std::vector<float> a(floats, 0.0f), b = a;

@@ -33,7 +33,7 @@ struct House {
     const auto ready = [&](std::uint64_t nonce) {
       return Ready{.schema = schema.hash(), .has_model = true, .nonce = nonce};
     };
-    (void)neighbour.link->open(ready(1), ready(2), protocol_version, at(0s));
+    (void)neighbour.link->open(ready(1), ready(2), protocol_version);
     REQUIRE(neighbour.link->has_replicas());
     return *neighbour.link;
   }

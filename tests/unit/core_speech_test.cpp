@@ -34,8 +34,8 @@ struct Bench {
     first.has_model = second.has_model = true;
     first.nonce = 1, second.nonce = 2;
     opener.describe(first), link.describe(second);
-    (void)opener.open(first, second, protocol_version, Instant{});
-    (void)link.open(second, first, protocol_version, Instant{});
+    (void)opener.open(first, second, protocol_version);
+    (void)link.open(second, first, protocol_version);
     const std::vector<float> model(8, 1.0f);
     std::vector<float> update(8);
     Speech opening =

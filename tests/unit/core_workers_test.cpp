@@ -138,8 +138,8 @@ Outcome exchange(const Schema& schema, const ExchangePolicy& policy, Workers* wo
   mine.has_model = theirs.has_model = true;
   mine.nonce = 5, theirs.nonce = 6;
   a.link.describe(mine), b.link.describe(theirs);
-  REQUIRE_FALSE(a.link.open(mine, theirs, protocol_version, at(0)));
-  REQUIRE_FALSE(b.link.open(theirs, mine, protocol_version, at(0)));
+  REQUIRE_FALSE(a.link.open(mine, theirs, protocol_version));
+  REQUIRE_FALSE(b.link.open(theirs, mine, protocol_version));
   for (int i = 1; i <= rounds; ++i) {
     a.train_and_look(i), b.hear(a, i);
     b.train_and_look(i + 0.5), a.hear(b, i + 0.5);
@@ -213,7 +213,7 @@ TEST_CASE("a value that is not finite breaks a round off at the same block with 
     Ready mine, theirs;
     mine.has_model = theirs.has_model = true;
     mine.nonce = 5, theirs.nonce = 6;
-    REQUIRE_FALSE(link.open(mine, theirs, protocol_version, at(0)));
+    REQUIRE_FALSE(link.open(mine, theirs, protocol_version));
     Floats model(schema.floats(), 0.5f), update(schema.floats());
     model[schema.blocks()[bad].offset] = std::numeric_limits<float>::quiet_NaN();
     link.look_begin({}, 0.01, {}, at(1));
