@@ -6,8 +6,8 @@
 //
 // The answer: of every block that one of the two turns has said, `gain · (received − published)`
 // goes into the update, cut by the TransferGuard, moved by the Correction, and with outer momentum
-// on top as far as the guard's radius reaches. A listener owes() its half until look() has gone over every block. Pure; one owner. The
-// replicas themselves are left alone: both ends contract them alike, whatever was taken here.
+// as far as the guard's radius reaches. A listener owes() its half until look() has gone over all
+// blocks. Pure; one owner. The replicas stay as they are: both ends contract them alike anyway.
 #pragma once
 
 #include "core/base/workers.h"
