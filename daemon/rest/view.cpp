@@ -128,7 +128,6 @@ Json to_json(const LinkView& l, const std::optional<TcpPath>& path) {
           {"turns_heard", c.turns_heard},
           {"turns_suppressed", c.turns_suppressed},
           {"deltas_sent", c.deltas_sent},
-          {"deltas_suppressed", c.turns_suppressed},
           {"deltas_applied", c.deltas_applied},
           {"deltas_duplicate", c.deltas_duplicate},
           {"deltas_resent", c.deltas_resent},

@@ -32,7 +32,7 @@ class DataOrder {
   };
   // `set_samples` below 2^32 and at least shard.count; shard.index < shard.count.
   DataOrder(std::uint64_t seed, std::size_t set_samples, Shard shard);
-  // A shard chosen by others (data_split.h): these samples, not none; `shard` only tells its
+  // A shard chosen by others: these samples, not none; `shard` only tells its
   // epochs' orders from other shards'.
   DataOrder(std::uint64_t seed, std::vector<std::uint32_t> members, Shard shard);
 

@@ -120,7 +120,7 @@ TEST_CASE("/v1/links shows each neighbour's counters and each session's bytes on
   REQUIRE(json["links"].size() == 1);
   const Json& link = json["links"][0];
   CHECK(link["deltas_sent"] == 12);
-  CHECK(link["deltas_suppressed"] == 3);
+  CHECK(link["turns_suppressed"] == 3);
   CHECK(link["deltas_refused"] == 2);
   CHECK(link["refused"][to_string(Reject::not_finite)] == 2);
   CHECK(link["change"] == 0.02);

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "models/data/data_order.h"
-#include "models/data/data_split.h"
+#include "tools/lab/data_split.h"
 #include "tools/lab/results_file.h"
 #include "tools/lab/rows.h"
 #include "tools/lab/world.h"

@@ -6,8 +6,8 @@
 #include <deque>
 
 #include "core/base/dense_baseline.h"
-#include "models/data/data_split.h"
 #include "models/devices/runtime.h"
+#include "tools/lab/data_split.h"
 
 namespace gossipd::lab {
 

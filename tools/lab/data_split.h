@@ -1,4 +1,4 @@
-// models/data/data_split.h - divides a data set between nodes so that their labels are alike or
+// tools/lab/data_split.h - divides a data set between nodes so that their labels are alike or
 // skewed.
 //
 // Pure functions of the seed; every sample goes to exactly one node, no node gets none.

@@ -1,4 +1,4 @@
-#include "models/data/data_split.h"
+#include "tools/lab/data_split.h"
 
 #include <algorithm>
 #include <cmath>
