@@ -78,7 +78,7 @@ bool invite_was_asked_for() { return asked.has_value(); }
 
 bool names_invite(std::string_view word) {
   return word == "-" || word.starts_with('@') || looks_like_invite(word) ||
-         !invite_within(word).empty();
+         !invite_within(word).empty() || !broken_invite_within(word).empty();
 }
 
 Result<Invite> take_invite(std::string_view word) {
@@ -87,7 +87,8 @@ Result<Invite> take_invite(std::string_view word) {
     return *asked;
   }
   if (!word.starts_with('@')) {
-    const std::string_view within = invite_within(word);  // of quotes, a command, a port
+    std::string_view within = invite_within(word);  // of quotes, a command, a port
+    if (within.empty()) within = broken_invite_within(word);
     return parse_invite(within.empty() ? word : within);
   }
   const Result<SecretText> text =
@@ -99,7 +100,8 @@ Result<Invite> take_invite(std::string_view word) {
 void hide_invites(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string_view word = argv[i];
-    const std::string_view within = invite_within(word);
+    std::string_view within = invite_within(word);
+    if (within.empty()) within = broken_invite_within(word);
     std::size_t at = word.find("gossip1");
     if (!within.empty())
       at = static_cast<std::size_t>(within.data() - word.data());

@@ -197,7 +197,8 @@ void write_model(Draft& draft, const DataSpec& spec, const std::string& kind,
   }
   if (spec.classes > 0) return;
   draft.table("loss");
-  draft.line("kind", quoted("mse"), "of the squared differences; targets around 1 train best");
+  draft.line("kind", quoted("mse"),
+             "targets around 1 train best; bce: labels 0 and 1, any number of them 1");
 }
 
 void write_training(Draft& draft, bool adam, std::size_t samples) {

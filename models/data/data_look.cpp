@@ -379,19 +379,33 @@ std::optional<Error> choose_length(std::uint64_t tokens, const std::string& dire
                                std::to_string(tokens_least) + " or more; give more text"};
 }
 
+// By its byte-order mark.
+bool is_utf16(const DataFile& file) {
+  std::array<std::byte, 2> mark{};
+  if (file.bytes() < mark.size()) return false;
+  file.read_at(0, mark);
+  const std::byte ff{0xff}, fe{0xfe};
+  return (mark[0] == ff && mark[1] == fe) || (mark[0] == fe && mark[1] == ff);
+}
+
 Look look_for_text(const std::string& directory) {
   DataSpec spec;
   spec.kind = Kind::text;
   if (auto error = sort_files(directory, ".txt", spec)) return *error;
   if (spec.train_files.empty()) return std::nullopt;
   std::uint64_t bytes = 0;
+  TensorLook texts;
   for (const std::string& name : spec.train_files) {
-    std::error_code ignored;
-    bytes += fs::file_size(fs::path(directory) / name, ignored);
+    const auto file = DataFile::open(fs::path(directory) / name);
+    if (!file) return file.error();
+    bytes += file->bytes();
+    if (is_utf16(*file))
+      texts.notes.push_back(name + " is UTF-16, of which every second byte says little; write it " +
+                            "as UTF-8: iconv -f UTF-16 -t UTF-8");
   }
   spec.vocabulary = spec.classes = 256;
   if (auto error = choose_length(bytes, directory, spec)) return *error;
-  return loaded(directory, spec, "text, byte by byte");
+  return loaded(directory, spec, "text, byte by byte", std::move(texts));
 }
 
 // Wider integers read as uint16 have zeros in all the same places.

@@ -58,6 +58,17 @@ Bounds bounds_of(const DataFile& file, const SafetensorsHeader& header, const Te
   return bounds;
 }
 
+// For a message, a few of them.
+std::string names_of(const SafetensorsHeader& header) {
+  constexpr std::size_t most = 6;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(header.tensors.size(), most); ++i)
+    names += (i > 0 ? ", '" : "'") + header.tensors[i].name + "'";
+  if (header.tensors.size() > most)
+    names += " and " + std::to_string(header.tensors.size() - most) + " others";
+  return names.empty() ? "none at all" : names;
+}
+
 // Inputs and targets by name; of two others the larger one is the inputs.
 std::optional<Error> choose_tensors(const std::string& path, const SafetensorsHeader& header,
                                     const TensorEntry*& inputs, const TensorEntry*& targets) {
@@ -70,10 +81,13 @@ std::optional<Error> choose_tensors(const std::string& path, const SafetensorsHe
     if (inputs->end - inputs->begin < targets->end - targets->begin) std::swap(inputs, targets);
   }
   if (inputs == nullptr || targets == nullptr || inputs->shape.empty() || targets->shape.empty())
-    return bad_data(path,
-                    "has no tensors 'inputs' and 'targets' with samples along the first "
-                    "axis; write it with safetensors.torch.save_file({\"inputs\": x, "
-                    "\"targets\": y}, NAME)");
+    return Error{"bad-data", path +
+                                 ": has no tensors 'inputs' and 'targets' with samples along the "
+                                 "first axis, but " +
+                                 names_of(header) +
+                                 "; write it with safetensors.torch.save_file({\"inputs\": x, "
+                                 "\"targets\": y}, NAME), or say in a job's [data] which of them "
+                                 "are `inputs` and `targets`"};
   return std::nullopt;
 }
 

@@ -3,6 +3,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <optional>
 #include <sstream>
 
@@ -105,6 +106,17 @@ std::optional<Endpoint> read_seed(Reader& reader) {
   return seed;
 }
 
+constexpr std::string_view blanks = " \t\r\n";
+
+// Those that it begins with, and digits.
+std::string_view letters_of(std::string_view text) {
+  const auto is_letter = [](char c) {
+    return (c >= '0' && c <= '9') || (lower(c) >= 'a' && lower(c) <= 'z');
+  };
+  return text.substr(
+      0, static_cast<std::size_t>(std::ranges::find_if_not(text, is_letter) - text.begin()));
+}
+
 // Of any release.
 bool begins_like_invite(std::string_view word) {
   if (word.size() < prefix.size()) return false;
@@ -123,14 +135,19 @@ bool looks_like_invite(std::string_view word) {
 }
 
 std::string_view invite_within(std::string_view text) {
-  const auto is_word = [](char c) {
-    return (c >= '0' && c <= '9') || (lower(c) >= 'a' && lower(c) <= 'z');
-  };
   for (std::size_t at = 0; at + label_bytes_max < text.size(); ++at) {
     if (!begins_like_invite(text.substr(at))) continue;
-    std::size_t end = at;
-    while (end < text.size() && is_word(text[end])) ++end;
-    if (end - at > label_bytes_max) return text.substr(at, end - at);
+    const std::string_view run = letters_of(text.substr(at));
+    if (run.size() > label_bytes_max) return run;
+  }
+  return {};
+}
+
+std::string_view broken_invite_within(std::string_view text) {
+  if (text.find_first_of(blanks) == text.npos) return {};
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (!begins_like_invite(text.substr(at))) continue;
+    if (at == 0 || blanks.find(text[at - 1]) != blanks.npos) return letters_of(text.substr(at));
   }
   return {};
 }

@@ -408,6 +408,12 @@ TEST_CASE("A file whose name cannot stand in a job is named before the draft is 
   }
 }
 
+TEST_CASE("UTF-16 is noted, with the way to UTF-8") {
+  const std::string text = "\xff\xfe" + std::string(800, 'a');
+  CHECK(contains(Files().add("a.txt", text).look().notes.at(0), "a.txt is UTF-16"));
+  CHECK(Files().add("a.txt", text.substr(2)).look().notes.empty());
+}
+
 TEST_CASE("Files to test with begin with a word that says so, and not with a longer one") {
   const std::string text(1000, 'a');
   const std::vector<std::string> held_out{"dev_a.txt",     "test.txt",  "test1.txt",

@@ -83,6 +83,17 @@ TEST_CASE("an invite is found within a word, and no text for people keeps its se
   }
 }
 
+TEST_CASE("an invite that a blank or a line break has cut is found among the words") {
+  const std::string word = format_invite(some_invite());
+  for (const std::size_t kept : {20, 57, 63})
+    for (const std::string& before : {std::string(), std::string("gossipd --join ")}) {
+      const std::string broken = before + word.substr(0, kept) + "\n" + word.substr(kept);
+      CHECK(broken_invite_within(broken) == word.substr(0, kept));
+    }
+  for (const char* text : {"gossip1", "box1 box2", "gossip1-2.example.com:7610"})
+    CHECK(broken_invite_within(text).empty());
+}
+
 TEST_CASE("a word that is meant as an invite is never taken for the name of a host") {
   const std::string word = format_invite(some_invite());
   CHECK(looks_like_invite(word));
