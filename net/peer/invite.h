@@ -37,8 +37,8 @@ struct Invite {
 // The part of a text that must be an invite, of this or another release, with quotes or a port
 // around it: no label of a host is as long. Empty: there is none.
 [[nodiscard]] std::string_view invite_within(std::string_view text);
-// The part of several words that begins an invite, which a line break or a blank has cut: no address
-// has blanks. Empty: there is none.
+// The word of several that begins an invite, which a blank or a line break has cut: an address
+// is one word. Empty: there is none.
 [[nodiscard]] std::string_view broken_invite_within(std::string_view text);
 // `text` for people and logs, without the secret of an invite in it.
 [[nodiscard]] std::string without_secrets(std::string text);
