@@ -24,8 +24,11 @@ void KeyStore::keep() {
         if (kept && *kept == keys) return std::nullopt;
         // What cannot be read may be newer; it is not written over.
         if (!kept && kept.error().code != "key-missing") return kept.error();
-        // Given another key for one run, a member keeps its old one.
-        if (was_member && kept) return std::nullopt;
+        // Given another key for one run, a member keeps its old one; and a ring that knows this
+        // key is newer.
+        const std::uint64_t id = keys.in_use().id;
+        if (kept && (was_member || kept->was_retired(id) || kept->find(id) != nullptr))
+          return std::nullopt;
         return write_keyring(path, keys);
       },
       [this](const std::optional<Error>& error) {

@@ -92,6 +92,23 @@ TEST_CASE("a key that works is kept, but a member's file is not replaced by anot
   }
 }
 
+TEST_CASE("what was made of a key since is not replaced by that key when it works") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() / "cluster.key";
+  const ClusterKey first = some_key(), second = some_key();
+  Keyring ring(first);
+  REQUIRE_FALSE(ring.install(second));
+  REQUIRE_FALSE(ring.use(second.id));
+  for (const bool retired : {false, true}) {
+    if (retired) REQUIRE_FALSE(ring.retire(first.id));
+    REQUIRE_FALSE(write_keyring(path, ring));
+    Keys keys({.keys = Keyring(first), .path = path});
+    keys.store.keep();
+    keys.settle();
+    CHECK(*read_keyring(path) == ring);
+  }
+}
+
 TEST_CASE("without a key the store says why there is none") {
   for (const bool certificates : {false, true}) {
     Keys keys({.certificates = certificates, .path = "/nowhere"});
