@@ -109,6 +109,18 @@ TEST_CASE("what was made of a key since is not replaced by that key when it work
   }
 }
 
+TEST_CASE("a change under way when the key is found to work stays on disk") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() / "cluster.key", other = directory.path() / "new.key";
+  const ClusterKey second = some_key();
+  REQUIRE_FALSE(write_cluster_key(other, second));
+  Keys keys({.keys = Keyring(some_key()), .path = path});
+  keys.store.install(other, [](const std::optional<Error>& error) { CHECK_FALSE(error); });
+  keys.store.keep();
+  keys.settle();
+  CHECK(read_keyring(path)->find(second.id) != nullptr);
+}
+
 TEST_CASE("without a key the store says why there is none") {
   for (const bool certificates : {false, true}) {
     Keys keys({.certificates = certificates, .path = "/nowhere"});
