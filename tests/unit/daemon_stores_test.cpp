@@ -121,6 +121,24 @@ TEST_CASE("a change under way when the key is found to work stays on disk") {
   CHECK(read_keyring(path)->find(second.id) != nullptr);
 }
 
+TEST_CASE("the file of a new key is read where no disk holds up the loop") {
+  const TemporaryDirectory directory;
+  const std::string other = directory.path() / "new.key";
+  Keys keys({.keys = Keyring(some_key()), .path = directory.path() / "cluster.key"});
+  std::vector<std::string> answers;
+  const auto answer = [&answers](const std::optional<Error>& error) {
+    answers.push_back(error ? error->code : "done");
+  };
+  keys.store.install(other, answer);
+  CHECK(answers.empty());
+  keys.settle();
+  REQUIRE_FALSE(write_cluster_key(other, some_key()));
+  keys.store.install(other, answer);
+  keys.settle();
+  CHECK(answers == std::vector<std::string>{"key-missing", "done"});
+  CHECK(keys.disk.view(EventLoop::now()).failed == 0);  // the state's disk is well
+}
+
 TEST_CASE("without a key the store says why there is none") {
   for (const bool certificates : {false, true}) {
     Keys keys({.certificates = certificates, .path = "/nowhere"});
