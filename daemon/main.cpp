@@ -169,6 +169,7 @@ int start_again(const std::vector<std::string>& arguments, const DaemonConfig& c
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   hold_stop_signals(true);
+  std::signal(SIGHUP, SIG_IGN);            // its default, until main() ignores it, would be the end
   ::execv("/proc/self/exe", argv.data());  // what is open is closed by it
   const std::string why = std::strerror(errno);
   hold_stop_signals(false);

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+import time
 import unittest
 
 from cluster import FASHION_MNIST, ClusterTest, wait_for
@@ -121,6 +122,19 @@ class NextJob(ClusterTest):
         self.assertEqual(0, first.exit_code())
         self.assertEqual(1, first.log().count("event=start "))
         first.start()
+        self.wait_number(first, 2)
+
+    def test_sighup_while_it_starts_again_with_the_next_job_does_not_end_a_node(self):
+        first = self.alone()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            started = pool.submit(first.ctl, "job", "start", self.next_job())
+            self.addCleanup(started.cancel)
+            first.wait_log("event=stopping why=.starting again with the next job")
+            while first.log().count("event=start ") < 2:
+                first.signal(signal.SIGHUP)
+                self.assertIsNone(first.process.poll(), first.log())
+                time.sleep(0.01)
+            self.assertEqual(0, started.result().returncode, started.result())
         self.wait_number(first, 2)
 
     def test_seeds_of_the_node_file_stay_there_over_a_next_job(self):
