@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from cluster import FASHION_MNIST, ClusterTest, wait_for
+from cluster import BIN, FASHION_MNIST, ClusterTest, wait_for
 from slow_disk import Disk
 
 EXIT_TIMEOUT = 7
@@ -135,6 +135,24 @@ class NextJob(ClusterTest):
                 self.assertIsNone(first.process.poll(), first.log())
                 time.sleep(0.01)
             self.assertEqual(0, started.result().returncode, started.result())
+        self.wait_number(first, 2)
+
+    def test_sigterm_just_before_it_starts_again_with_the_next_job_ends_a_node(self):
+        control = self.path("exec")
+        library = os.path.join(BIN, "slow_exec_preload.so")
+
+        def prepare(node):
+            node.prefix = ["env", f"LD_PRELOAD={library}", f"SLOW_EXEC_CONTROL={control}"]
+
+        first = self.alone(prepare)
+        with open(control, "w", encoding="ascii"):
+            pass
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            started = pool.submit(first.ctl, "job", "start", self.next_job())
+            wait_for("execv()", lambda: not os.path.exists(control))
+            self.assertEqual(-signal.SIGTERM, first.terminate())
+            self.assertEqual(0, started.result().returncode, started.result())
+        first.start()
         self.wait_number(first, 2)
 
     def test_seeds_of_the_node_file_stay_there_over_a_next_job(self):
