@@ -157,6 +157,16 @@ void hold_stop_signals(bool held) {
   ::pthread_sigmask(held ? SIG_BLOCK : SIG_UNBLOCK, &signals, nullptr);
 }
 
+// From now on a signal to stop waits for the new program, whichever thread it comes to: execv()
+// keeps what is pending for the thread that calls it, and other threads do not hold it.
+void keep_stop_signals() {
+  static pthread_t keeper;
+  keeper = ::pthread_self();
+  hold_stop_signals(true);
+  for (const int number : {SIGTERM, SIGINT})
+    std::signal(number, [](int caught) { ::pthread_kill(keeper, caught); });
+}
+
 // With the same arguments, but for invites, which may be gone. Seeds of the node file and the
 // environment stay there, where SIGHUP looks for them; a member does without an invite that is gone
 // from there. Only nobody is to be asked for one again.
@@ -168,10 +178,9 @@ int start_again(const std::vector<std::string>& arguments, const DaemonConfig& c
   std::vector<char*> argv{program};
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  hold_stop_signals(true);
+  std::signal(SIGHUP, SIG_IGN);            // its default, until main() ignores it, would be the end
   ::execv("/proc/self/exe", argv.data());  // what is open is closed by it
   const std::string why = std::strerror(errno);
-  hold_stop_signals(false);
   return fail(Error{"io-error", "cannot start again: " + why + "; start gossipd by hand"}, 1);
 }
 
@@ -278,9 +287,13 @@ struct StopAsked {
 };
 
 // What follows once the loop has stopped.
-int end_of(const NodeDriver& driver, const DaemonConfig& config,
+int end_of(EventLoop& loop, const NodeDriver& driver, const DaemonConfig& config,
            const std::optional<StopAsked>& stop_asked, const std::vector<std::string>& arguments,
            char* program) {
+  if (driver.restart_wanted()) {
+    keep_stop_signals();
+    loop.run_ready();  // a SIGTERM while the log was flushed
+  }
   const std::optional<Error>& failure = driver.failure();
   if (!failure && driver.restart_wanted() && !stop_asked)
     return start_again(arguments, config, program);
@@ -350,8 +363,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
              "event=device device=cpu reason=" + log_quoted(why.text));
   print_invite(*plan, driver.address());
   loop.run();
-  if (driver.restart_wanted()) loop.run_ready();  // a SIGTERM while the log was flushed
-  return end_of(driver, config, stop_asked, arguments, program);
+  return end_of(loop, driver, config, stop_asked, arguments, program);
 }
 
 }  // namespace

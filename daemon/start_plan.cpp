@@ -281,7 +281,7 @@ std::optional<Error> write_new_key(const std::string& path, StartPlan& plan) {
 }
 
 // A key file that is named at every start tells of one key; what `gossipctl key` did to it since
-// lies in STATE.
+// lies in STATE, also of a node that has not joined yet.
 std::optional<Error> prefer_kept_keys(const StateStore& store, const std::string& given,
                                       StartPlan& plan) {
   const Result<Keyring> kept = read_keyring(store.key_path().string());
@@ -317,7 +317,7 @@ std::optional<Error> take_invited_key(const DaemonConfig& config, const StateSto
                       "; leave the invite out to go on there, or give --state-dir DIR for a new "
                       "node");
   plan.keys = invite.key;
-  return member ? prefer_kept_keys(store, "the invite", plan) : std::nullopt;
+  return prefer_kept_keys(store, "the invite", plan);
 }
 
 std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& store,
@@ -336,8 +336,7 @@ std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& st
   Result<Keyring> keys = read_keyring(path);
   if (!keys) return keys.error();
   plan.keys = *keys;
-  if (plan.kind == StartPlan::Kind::rejoin && !config.key_file.empty())
-    return prefer_kept_keys(store, "key_file " + path, plan);
+  if (!config.key_file.empty()) return prefer_kept_keys(store, "key_file " + path, plan);
   return std::nullopt;
 }
 

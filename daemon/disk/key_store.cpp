@@ -24,8 +24,11 @@ void KeyStore::keep() {
         if (kept && *kept == keys) return std::nullopt;
         // What cannot be read may be newer; it is not written over.
         if (!kept && kept.error().code != "key-missing") return kept.error();
-        // Given another key for one run, a member keeps its old one.
-        if (was_member && kept) return std::nullopt;
+        // Given another key for one run, a member keeps its old one; and a ring that knows this
+        // key is newer.
+        const std::uint64_t id = keys.in_use().id;
+        if (kept && (was_member || kept->was_retired(id) || kept->find(id) != nullptr))
+          return std::nullopt;
         return write_keyring(path, keys);
       },
       [this](const std::optional<Error>& error) {
@@ -35,28 +38,31 @@ void KeyStore::keep() {
       });
 }
 
-void KeyStore::change(const char* what, std::uint64_t id,
-                      const std::function<std::optional<Error>(Keyring&)>& how, Changed done) {
+void KeyStore::change(const char* what, How how, Changed done) {
   if (!keys_) return done(no_key());
   if (changing_)
     return done(Error{"disk-slow", "the change before is not on disk yet; try again when it is"});
-  const auto changed = std::make_shared<Keyring>(*keys_);  // shared by the writer and its answer
-  if (auto error = how(*changed)) return done(error);
   changing_ = true;
+  const auto made = std::make_shared<Change>(*keys_);  // shared by the writer and its answer
   const Error late{"disk-slow", "the keys are not on disk after " +
                                     std::to_string(answer_limit / std::chrono::seconds(1)) +
                                     " s; they come into force when they are"};
   auto answer = answers_.bounded<std::optional<Error>>(std::move(done), late,
                                                        EventLoop::now() + answer_limit);
   disk_.write(
-      "cluster.key", [path = start_.path, changed] { return write_keyring(path, *changed); },
-      [this, what, id, changed, answer = std::move(answer)](const std::optional<Error>& error) {
+      "cluster.key",
+      [path = start_.path, how = std::move(how), made]() -> std::optional<Error> {
+        made->refused = how(*made);
+        if (made->refused) return std::nullopt;  // the disk is well
+        return write_keyring(path, made->keys);
+      },
+      [this, what, made, answer = std::move(answer)](const std::optional<Error>& error) {
         changing_ = false;
-        if (error) return answer(error);
+        if (error || made->refused) return answer(error ? error : made->refused);
         kept_ = true;
-        keys_ = *changed;
+        keys_ = made->keys;
         events_.on_changed(*keys_);
-        log_line(Level::info, std::string("event=key-") + what + " key=" + to_hex(id) +
+        log_line(Level::info, std::string("event=key-") + what + " key=" + to_hex(made->id) +
                                   " in_use=" + to_hex(keys_->in_use().id));
         answer(std::nullopt);
       });
@@ -84,20 +90,25 @@ Result<KeysView> KeyStore::view(const std::map<std::uint64_t, std::size_t>& sess
 }
 
 void KeyStore::install(const std::string& file, Changed done) {
-  const Result<ClusterKey> key = read_cluster_key(file);
-  if (!key) return done(key.error());
   change(
-      "installed", key->id, [&key](Keyring& ring) { return ring.install(*key); }, std::move(done));
+      "installed",
+      [file](Change& made) -> std::optional<Error> {
+        const Result<ClusterKey> key = read_cluster_key(file);
+        if (!key) return key.error();
+        made.id = key->id;
+        return made.keys.install(*key);
+      },
+      std::move(done));
 }
 
 void KeyStore::use(std::uint64_t id, Changed done) {
   change(
-      "used", id, [id](Keyring& ring) { return ring.use(id); }, std::move(done));
+      "used", [id](Change& made) { return made.keys.use(made.id = id); }, std::move(done));
 }
 
 void KeyStore::retire(std::uint64_t id, Changed done) {
   change(
-      "retired", id, [id](Keyring& ring) { return ring.retire(id); }, std::move(done));
+      "retired", [id](Change& made) { return made.keys.retire(made.id = id); }, std::move(done));
 }
 
 }  // namespace gossipd

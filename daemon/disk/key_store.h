@@ -50,8 +50,14 @@ class KeyStore {
   [[nodiscard]] Result<KeysView> view(const std::map<std::uint64_t, std::size_t>& sessions) const;
 
  private:
-  void change(const char* what, std::uint64_t id,
-              const std::function<std::optional<Error>(Keyring&)>& how, Changed done);
+  struct Change {
+    Keyring keys;  // as they are to be
+    std::uint64_t id = 0;
+    std::optional<Error> refused{};
+  };
+  using How = std::function<std::optional<Error>(Change&)>;  // on the disk's thread
+
+  void change(const char* what, How how, Changed done);
   [[nodiscard]] Error no_key() const;
 
   DiskWriter& disk_;

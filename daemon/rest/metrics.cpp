@@ -32,11 +32,12 @@ class Families {
  private:
   void add(MetricType type, const std::string& name, const std::string& help, double value,
            const Labels& labels) {
+    const std::string full_name = "gossipd_" + name;
     MetricFamily* family = nullptr;
     for (MetricFamily& f : families_)
-      if (f.name == "gossipd_" + name) family = &f;
+      if (f.name == full_name) family = &f;
     if (family == nullptr) {
-      families_.push_back({"gossipd_" + name, help, type, {}});
+      families_.push_back({full_name, help, type, {}});
       family = &families_.back();
     }
     ClientMetric metric;

@@ -213,12 +213,16 @@ void checkpoint(DaemonPort& port, const HttpRespond& respond) {
     const Error& error = written.error();
     if (error.code == "no-model") return respond(refused_by_state(error));
     if (error.code == "disk-slow") return respond(late(error));
-    respond(problem(500, error.code, "The checkpoint was not written", error.text,
-                    error.code == "state-gone"
-                        ? "bring the directory back, or stop this node and let it join anew with "
-                          "what `gossipctl invite` prints: without it a restart knows nothing"
-                        : "what was written before is untouched; gossipctl doctor looks at the "
-                          "disk"));
+    std::string hint = "what was written before is untouched; ";
+    if (error.code == "state-gone")
+      hint =
+          "bring the directory back, or stop this node and let it join anew with what `gossipctl "
+          "invite` prints: without it a restart knows nothing";
+    else if (is_of_disk(error))
+      hint += "gossipctl doctor looks at the disk";
+    else
+      hint += "gossipctl status and the log say what is wrong with the training";
+    respond(problem(500, error.code, "The checkpoint was not written", error.text, hint));
   });
 }
 

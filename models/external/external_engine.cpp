@@ -173,10 +173,12 @@ void ExternalEngine::add_to_model(std::span<const float> values) {
   }
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
     if (is_zero(part(values, chunks_[i]))) continue;
-    if (touched_[i])
-      add(part(values, chunks_[i]), part(memory_->update(), chunks_[i]));
-    else
+    if (!touched_[i])
       copy(part(values, chunks_[i]), part(memory_->update(), chunks_[i]));
+    else if (pending_replaces_)  // it is a model
+      add_chunk(values, chunks_[i], memory_->update());
+    else
+      add(part(values, chunks_[i]), part(memory_->update(), chunks_[i]));
     touched_[i] = true;
     pending_ = Pending::unsent;
   }

@@ -1,5 +1,8 @@
 #include "models/files/weights.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <fstream>
 #include <set>
 
@@ -76,6 +79,28 @@ std::string mismatches(const Weights& weights, const Schema& schema) {
   return shaped.text() + missing.text() + strange.text() + whole.text() + infinite.text();
 }
 
+bool flush(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const bool flushed = ::fsync(file) == 0;
+  return ::close(file) == 0 && flushed;
+}
+
+// Throws DataError where a tensor cannot be read. False: the file cannot be written.
+bool write_whole(const std::filesystem::path& path, const std::string& header,
+                 const Weights& weights) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(header.data(), static_cast<std::streamsize>(header.size()));
+  for (const auto& [name, tensor] : weights.tensors) {
+    std::vector<float> values(count_of(tensor.shape));
+    tensor.copy_to(values);
+    file.write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(values.size() * sizeof(float)));
+  }
+  file.close();
+  return file && flush(path);
+}
+
 }  // namespace
 
 std::optional<Error> write_weights(const std::filesystem::path& path, const Weights& weights) {
@@ -87,28 +112,19 @@ std::optional<Error> write_weights(const std::filesystem::path& path, const Weig
   metadata.erase("checksum");
   std::filesystem::path part = path;
   part += ".part";
-  std::ofstream file(part, std::ios::binary | std::ios::trunc);
-  const std::string header = safetensors_header(entries, metadata);
-  file.write(header.data(), static_cast<std::streamsize>(header.size()));
-  for (const auto& [name, tensor] : weights.tensors) {
-    std::vector<float> values(count_of(tensor.shape));
-    try {
-      tensor.copy_to(values);
-    } catch (const DataError& error) {
-      return Error{"io-error", error.what()};
-    }
-    file.write(reinterpret_cast<const char*>(values.data()),
-               static_cast<std::streamsize>(values.size() * sizeof(float)));
-  }
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(part, path, error);
-  if (file && !error) return std::nullopt;
-  std::filesystem::remove(part, error);
-  return Error{
-      "io-error",
+  std::error_code error, ignored;
+  std::string reason =
       path.string() +
-          ": cannot be written; check the directory, its permissions and the disk's space"};
+      ": cannot be written; check the directory, its permissions and the disk's space";
+  try {
+    const bool written = write_whole(part, safetensors_header(entries, metadata), weights);
+    if (written) std::filesystem::rename(part, path, error);
+    if (written && !error) return std::nullopt;
+  } catch (const DataError& unreadable) {
+    reason = unreadable.what();
+  }
+  std::filesystem::remove(part, ignored);
+  return Error{"io-error", reason};
 }
 
 std::optional<Error> take_weights(const Weights& weights, const Schema& schema,

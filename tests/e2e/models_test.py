@@ -6,7 +6,7 @@ import os
 import subprocess
 import unittest
 
-from cluster import DEADLINE_S, ClusterTest, settled, wait_for
+from cluster import DEADLINE_S, ClusterTest, gossipctl, settled, wait_for
 from tensors import distance, read_tensors
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
@@ -128,6 +128,18 @@ class TorchScript(ClusterTest):
         node.start()
         node.wait_step(80)
         self.assertLess(node.status()["loss"], 2.3)
+
+    def test_a_checkpoint_of_a_job_before_is_exported_with_its_model(self):
+        self.export("Classifier")
+        node = self.cluster.found(self.job(), shard="1/1")
+        node.wait_step(20)
+        self.assertEqual(0, node.terminate())
+        former = os.path.join(node.state_dir, "jobs", "1-0123456789abcdef")  # as a next job does
+        os.makedirs(former)
+        os.rename(os.path.join(node.state_dir, "checkpoints"), os.path.join(former, "checkpoints"))
+        checkpoint = os.path.join(former, "checkpoints", "current.safetensors")
+        done = gossipctl("checkpoint", "export", checkpoint, os.path.join(former, "model.pt"))
+        self.assertEqual(0, done.returncode, done.stderr)
 
     def test_models_that_do_not_fit_end_with_one_error_and_disturb_no_other_node(self):
         first = self.cluster.found(

@@ -8,9 +8,10 @@ import os
 import re
 import signal
 import threading
+import time
 import unittest
 
-from cluster import FASHION_MNIST, ClusterTest, wait_for
+from cluster import BIN, FASHION_MNIST, ClusterTest, wait_for
 from slow_disk import Disk
 
 EXIT_TIMEOUT = 7
@@ -120,6 +121,37 @@ class NextJob(ClusterTest):
             self.assertEqual(0, started.result().returncode, started.result())
         self.assertEqual(0, first.exit_code())
         self.assertEqual(1, first.log().count("event=start "))
+        first.start()
+        self.wait_number(first, 2)
+
+    def test_sighup_while_it_starts_again_with_the_next_job_does_not_end_a_node(self):
+        first = self.alone()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            started = pool.submit(first.ctl, "job", "start", self.next_job())
+            self.addCleanup(started.cancel)
+            first.wait_log("event=stopping why=.starting again with the next job")
+            while first.log().count("event=start ") < 2:
+                first.signal(signal.SIGHUP)
+                self.assertIsNone(first.process.poll(), first.log())
+                time.sleep(0.01)
+            self.assertEqual(0, started.result().returncode, started.result())
+        self.wait_number(first, 2)
+
+    def test_sigterm_just_before_it_starts_again_with_the_next_job_ends_a_node(self):
+        control = self.path("exec")
+        library = os.path.join(BIN, "slow_exec_preload.so")
+
+        def prepare(node):
+            node.prefix = ["env", f"LD_PRELOAD={library}", f"SLOW_EXEC_CONTROL={control}"]
+
+        first = self.alone(prepare)
+        with open(control, "w", encoding="ascii"):
+            pass
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            started = pool.submit(first.ctl, "job", "start", self.next_job())
+            wait_for("execv()", lambda: not os.path.exists(control))
+            self.assertEqual(-signal.SIGTERM, first.terminate())
+            self.assertEqual(0, started.result().returncode, started.result())
         first.start()
         self.wait_number(first, 2)
 

@@ -118,6 +118,8 @@ class Top(ClusterTest):
         plain = self.terminal(node, TERM="no-such-terminal")
         plain.wait_text(b"is unknown here")
         plain.wait_text(b"alive, sent")
+        plain.process.send_signal(signal.SIGINT)
+        self.assertEqual(-signal.SIGINT, plain.end())
         ascii_only = self.terminal(node, LC_ALL="C")
         ascii_only.wait_text(b"box1")
         ascii_only.press(b"q")

@@ -222,6 +222,19 @@ def test_a_joiner_begins_where_the_cluster_is_and_a_restart_where_it_stood(daemo
         g.sampler(0)
 
 
+def test_a_state_that_is_loaded_before_there_is_a_sampler_is_the_samplers(daemon):
+    order = list(SharedSampler(10, 1, place_of(0, 1, 10)[1]))
+    g = attached(daemon, tree(), [{"cluster": 14}])
+    state = {"sampler": {"n": 10, "seed": 1, "pass": 1, "position": 7}}
+    g.load_state_dict(state)
+    assert g.state_dict()["sampler"] == state["sampler"]  # of a checkpoint that is written now
+    with pytest.raises(ValueError, match="10 samples with seed 1"):
+        g.sampler(11, seed=1)
+    assert list(g.sampler(10, seed=1)) == order[7:]
+    assert list(g.sampler(10, seed=1)) == order[4:]  # another one begins where the cluster is
+    g.detach(0)
+
+
 def test_a_restart_goes_on_behind_the_last_step_though_a_loader_was_ahead(daemon):
     data = pytest.importorskip("torch.utils.data")
     order = list(SharedSampler(64, 1, place_of(0, 1)[1]))

@@ -16,6 +16,14 @@ def test_options_are_found_however_they_are_written(monkeypatch):
     assert value([], "--rest", "rest.listen") == "b:2"
 
 
+@pytest.mark.parametrize("override", [["--set", "rest.listen=b:2"], ["--set=rest.listen=b:2"]])
+def test_an_option_counts_more_than_set_and_that_more_than_the_environment(monkeypatch, override):
+    monkeypatch.setenv("GOSSIPD_REST_LISTEN", "c:3")
+    for options in (["--rest", "a:1", *override], [*override, "--rest=a:1"]):
+        assert run.value_of(options, "--rest", "rest.listen") == "a:1"
+    assert run.value_of(override, "--rest", "rest.listen") == "b:2"
+
+
 NODE_FILE = """
 job = "mine.toml"
 state_dir = "kept"

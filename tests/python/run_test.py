@@ -315,8 +315,25 @@ def test_an_invite_on_the_command_line_is_taken_off_it(written, joins, monkeypat
     monkeypatch.setenv("GOSSIPD_JOIN", "gossip1old")
     run.hide_invite([*written, "--rest", "a"], ["gossip1"])
     (line,) = became
-    assert line[1:] == ["-m", "gossipd", "run", "--rest", "a", "--", "gossip1"]
+    assert line[1:] == ["-c", run.again(), "run", "--rest", "a", "--", "gossip1"]
     assert os.environ["GOSSIPD_JOIN"] == joins
+
+
+def test_an_invite_on_the_command_line_runs_nothing_of_the_folder_it_is_started_in(tmp_path):
+    (tmp_path / "gossipd.py").write_text("raise SystemExit(7)")
+    (tmp_path / "bin").mkdir()
+    start = tmp_path / "bin" / "start.py"  # as pip writes it
+    start.write_text("import sys, gossipd.command as c; sys.exit(c.main())")
+    (tmp_path / "bin" / "gossipd").symlink_to("/bin/false")
+    variables = {"PYTHONPATH": SOURCE, "GOSSIPD_BIN_DIR": str(tmp_path / "bin")}
+    made = subprocess.run(
+        [sys.executable, str(start), "run", "--join", "gossip1abc", "--", "true"],
+        env={**os.environ, **variables},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 1 and "exit code 1" in made.stderr, made
 
 
 @pytest.mark.parametrize(

@@ -316,7 +316,16 @@ TEST_CASE("a checkpoint is answered when it is written, or with the reason why i
   CHECK(json_of(ask(daemon, "POST", "/v1/checkpoint"))["checkpoint"]["path"] ==
         "/state/now.safetensors");
   daemon.refusal = Error{"no-space", "the disk is full"};
-  CHECK(ask(daemon, "POST", "/v1/checkpoint").status == 500);
+  const HttpResponse full = ask(daemon, "POST", "/v1/checkpoint");
+  CHECK(full.status == 500);
+  CHECK(mentions(json_of(full)["hint"], "disk"));
+  for (const char* const code : {"not-finite", "device-failed"}) {
+    daemon.refusal = Error{code, "no fault of the disk"};
+    const HttpResponse failed = ask(daemon, "POST", "/v1/checkpoint");
+    CHECK(failed.status == 500);
+    CHECK(json_of(failed)["code"] == code);
+    CHECK_FALSE(mentions(json_of(failed)["hint"], "disk"));
+  }
   daemon.refusal = Error{"no-model", "nothing to write"};
   CHECK(ask(daemon, "POST", "/v1/checkpoint").status == 409);
 }

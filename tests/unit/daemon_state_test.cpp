@@ -190,6 +190,35 @@ TEST_CASE("the node's own keyring counts for more than the key file it once bega
   CHECK(*again->keys == *first->keys);
 }
 
+TEST_CASE("the keys that a node was given since count for more where it has not joined yet, too") {
+  const TemporaryDirectory directory;
+  DaemonConfig config = config_in(directory);
+  config.join = {{"box1", 7610}};
+  config.key_file = (directory.path() / "given.key").string();
+  const auto given = generate_cluster_key(), newer = generate_cluster_key();
+  REQUIRE((given && newer));
+  REQUIRE_FALSE(write_cluster_key(config.key_file, *given));
+  Keyring ring = *given;
+  REQUIRE_FALSE(ring.install(*newer));
+  REQUIRE_FALSE(ring.use(newer->id));
+  REQUIRE_FALSE(ring.retire(given->id));
+  const auto store = StateStore::open(config.state_dir);
+  REQUIRE(store);
+  REQUIRE_FALSE(write_keyring(store->key_path().string(), ring));
+  const auto planned = [&] {
+    const auto made = make_start_plan(config, *store);
+    REQUIRE_MESSAGE(made, (made ? std::string() : made.error().text));
+    CHECK(made->kind == StartPlan::Kind::join);
+    return *made->keys;
+  };
+  CHECK(planned() == ring);
+  config.invite = Invite{ClusterId{7}, *given, {{"box1", 7610}}};
+  CHECK(planned() == ring);
+  const auto foreign = generate_cluster_key();  // of another cluster than the one before
+  config.invite->key = *foreign;
+  CHECK(planned() == Keyring(*foreign));
+}
+
 TEST_CASE(
     "another job founds anew where the first one never trained and nobody joined, and only there") {
   const TemporaryDirectory directory;

@@ -92,6 +92,53 @@ TEST_CASE("a key that works is kept, but a member's file is not replaced by anot
   }
 }
 
+TEST_CASE("what was made of a key since is not replaced by that key when it works") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() / "cluster.key";
+  const ClusterKey first = some_key(), second = some_key();
+  Keyring ring(first);
+  REQUIRE_FALSE(ring.install(second));
+  REQUIRE_FALSE(ring.use(second.id));
+  for (const bool retired : {false, true}) {
+    if (retired) REQUIRE_FALSE(ring.retire(first.id));
+    REQUIRE_FALSE(write_keyring(path, ring));
+    Keys keys({.keys = Keyring(first), .path = path});
+    keys.store.keep();
+    keys.settle();
+    CHECK(*read_keyring(path) == ring);
+  }
+}
+
+TEST_CASE("a change under way when the key is found to work stays on disk") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() / "cluster.key", other = directory.path() / "new.key";
+  const ClusterKey second = some_key();
+  REQUIRE_FALSE(write_cluster_key(other, second));
+  Keys keys({.keys = Keyring(some_key()), .path = path});
+  keys.store.install(other, [](const std::optional<Error>& error) { CHECK_FALSE(error); });
+  keys.store.keep();
+  keys.settle();
+  CHECK(read_keyring(path)->find(second.id) != nullptr);
+}
+
+TEST_CASE("the file of a new key is read where no disk holds up the loop") {
+  const TemporaryDirectory directory;
+  const std::string other = directory.path() / "new.key";
+  Keys keys({.keys = Keyring(some_key()), .path = directory.path() / "cluster.key"});
+  std::vector<std::string> answers;
+  const auto answer = [&answers](const std::optional<Error>& error) {
+    answers.push_back(error ? error->code : "done");
+  };
+  keys.store.install(other, answer);
+  CHECK(answers.empty());
+  keys.settle();
+  REQUIRE_FALSE(write_cluster_key(other, some_key()));
+  keys.store.install(other, answer);
+  keys.settle();
+  CHECK(answers == std::vector<std::string>{"key-missing", "done"});
+  CHECK(keys.disk.view(EventLoop::now()).failed == 0);  // the state's disk is well
+}
+
 TEST_CASE("without a key the store says why there is none") {
   for (const bool certificates : {false, true}) {
     Keys keys({.certificates = certificates, .path = "/nowhere"});

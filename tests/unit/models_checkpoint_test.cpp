@@ -395,6 +395,22 @@ TEST_CASE("Weights that were written read back the same, as no checkpoint of our
   CHECK_FALSE(load_checkpoint(directory / "w.safetensors", small_schema()));
 }
 
+TEST_CASE("Weights whose file is cut short while it is read leave nothing behind") {
+  const TemporaryDirectory directory;
+  const auto source = directory / "c.safetensors";
+  write(source, small_checkpoint());
+  const auto weights = read_weights(source);
+  REQUIRE(weights);
+  std::filesystem::resize_file(source, std::filesystem::file_size(source) - 48);
+  const auto error = write_weights(directory / "w.safetensors", *weights);
+  REQUIRE(error);
+  CHECK(error->code == "io-error");
+  std::size_t files = 0;
+  for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator(directory.string()))
+    ++files;
+  CHECK(files == 1);
+}
+
 TEST_CASE(
     "Nobody else may read a checkpoint, its previous one, or one that takes the place of a dead "
     "process's") {

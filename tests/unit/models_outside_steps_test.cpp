@@ -145,6 +145,21 @@ TEST_CASE("a variance of the mirror falls by at most a half by an update, with a
   expect(end.mirror(), 0.125f, -5.125f);
 }
 
+TEST_CASE("a variance falls by at most a half under a model that its trainer has not taken yet") {
+  std::vector<Segment> list = test::segments();
+  list[1].name = "bn.running_var";
+  End end({}, list);
+  end.engine->replace_model(std::vector<float>(test::floats, 1.0f));
+  Process trainer(end.path);
+  end.let_in(trainer);
+  const std::vector<float> update(test::floats, -1.5f);
+  for (const auto& [variance, other] : {std::pair{0.5f, -0.5f}, std::pair{0.25f, -2.0f}}) {
+    end.engine->add_to_model(update);
+    CHECK(end.mirror()[6] == variance);
+    CHECK(end.mirror()[0] == other);
+  }
+}
+
 TEST_CASE("an infinity in a local segment of the trainer's keeps its node in the cluster") {
   std::vector<float> model(test::floats, 1.0f);
   model[8] = -std::numeric_limits<float>::infinity();

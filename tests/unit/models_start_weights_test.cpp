@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "models/devices/device_replica.h"
+#include "models/files/model_file.h"
 #include "models/files/weights.h"
 #include "models/training/start_weights.h"
 #include "models_test_support.h"
@@ -51,4 +52,21 @@ TEST_CASE("Weights to begin with are refused where they are not of the model, by
   CHECK_MESSAGE(contains(refused->text, "is [4] but the model's is [5]"), refused->text);
   other.start_from = directory / "none.safetensors";
   CHECK(check_start_from(other)->code == "bad-weights");
+}
+
+TEST_CASE("A job that starts from weights names them by content") {
+  const TemporaryDirectory directory;
+  test::write_file(directory / "w.safetensors", "some bytes");
+  test::write_file(directory / "job.toml",
+                   "name = 'x'\nbudget_samples = 10\nstart_from = 'w.safetensors'\n");
+  const auto job = Job::load(directory / "job.toml");
+  REQUIRE_MESSAGE(job, (job ? "" : job.error().text));
+  const Job travelled = test::parse_job(job->canonical_text());
+  CHECK(travelled.start_from == "w.safetensors");
+  CHECK(travelled.start_content == identify_file(directory / "w.safetensors").value());
+  CHECK(travelled.hash() == job->hash());
+  test::write_file(directory / "w.safetensors", "other bytes");
+  CHECK(Job::load(directory / "job.toml")->hash() != job->hash());
+  test::write_file(directory / "job.toml", job->canonical_text());
+  CHECK(contains(Job::load(directory / "job.toml").error().text, "start_from_hash"));
 }

@@ -18,12 +18,18 @@ int fail(const std::string& text) {
   return 1;
 }
 
-// The job's file, which gossipd keeps near the checkpoint: STATE/checkpoints/NAME and
-// STATE/files/HASH.
+// The job's file, which gossipd keeps near the checkpoint: STATE/files/HASH beside
+// STATE/checkpoints/NAME, or beside STATE/jobs/N-HASH/checkpoints/NAME of a job before.
 std::string kept_model(const std::filesystem::path& checkpoint, const Job& job) {
-  return (std::filesystem::absolute(checkpoint).parent_path().parent_path() / "files" /
-          to_hex(job.model.content))
-      .string();
+  const auto in = [&job](const std::filesystem::path& state) {
+    return state / "files" / to_hex(job.model.content);
+  };
+  const auto above = std::filesystem::absolute(checkpoint).parent_path().parent_path();
+  const auto former = in(above.parent_path().parent_path());
+  std::error_code unknown;
+  const bool is_former =
+      !std::filesystem::exists(in(above), unknown) && std::filesystem::exists(former, unknown);
+  return (is_former ? former : in(above)).string();
 }
 
 int run(const std::filesystem::path& checkpoint, const std::filesystem::path& to,

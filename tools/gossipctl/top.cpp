@@ -268,18 +268,16 @@ ExitCode top(const DaemonClient& client, Console& console, const std::string& un
   state.take(first.body);
   std::setlocale(LC_CTYPE, "");
   const bool unicode = std::strcmp(::nl_langinfo(CODESET), "UTF-8") == 0;
-  ExitCode code = ExitCode::ok;
+  std::optional<ExitCode> shown;
   {
     const CaughtSignals signals;
     const Screen screen;
-    if (screen.is_open()) {
-      code = show_on(screen, client, state, until, unicode);
-    } else {
-      console.err << "gossipctl: the terminal '" << printable(kind ? kind : "")
-                  << "' is unknown here, so there are lines in place of a screen; set TERM\n";
-      code = print_progress(client, console, until);
-    }
+    if (screen.is_open()) shown = show_on(screen, client, state, until, unicode);
   }
+  if (!shown)
+    console.err << "gossipctl: the terminal '" << printable(kind ? kind : "")
+                << "' is unknown here, so there are lines in place of a screen; set TERM\n";
+  const ExitCode code = shown ? *shown : print_progress(client, console, until);
   if (code == ExitCode::no_daemon)
     return fail(console, {code, "no daemon answers at " + client.address() + " any more",
                           "it was stopped, or has failed", "look at its log"});

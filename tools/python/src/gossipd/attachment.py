@@ -36,7 +36,6 @@ HELD = (
 )
 Finished = Callable[[], bool]
 
-
 log = logging.getLogger("gossipd")
 _attachments: "weakref.WeakSet[Attachment]" = weakref.WeakSet()
 
@@ -103,15 +102,14 @@ class Attachment:
         self._replacements = 0
         self._resumed_at = time.perf_counter()
         self._looked_at_steps = 0
-        self._announce_s = 0.0
-        self._look_cost_s = 0.0
-        self._look_interval_s = 0.0
+        self._announce_s = self._look_cost_s = self._look_interval_s = 0.0
         self._asked_samples = 0  # what the last STEP has told
         self._look_samples: float = math.inf  # of this process, at which a look is due
         self._landing: Optional[Landing] = None  # of the last GO, whose DONE follows it
         self._held_looks = 0
         self._has_shared = False  # a model of the cluster, or this one with it
         self._sampler: Optional[SharedSampler] = None
+        self._sampler_state: Any = None  # loaded, for the sampler that is made next
         self._session: Optional[Session] = None
         if connect:
             socket = path or default_socket(os.environ.get("GOSSIPD_SOCKET"))
@@ -186,21 +184,26 @@ class Attachment:
         DistributedDataParallel those of this process's part of it.
         """
         ours = self._rank_and_size()
-        self._sampler = SharedSampler(n, seed, self._where, *ours, self._trained_on)
-        return self._sampler
+        sampler = SharedSampler(n, seed, self._where, *ours, self._trained_on)
+        if self._sampler_state:
+            sampler.load_state_dict(self._sampler_state)
+        self._sampler, self._sampler_state = sampler, None
+        return sampler
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint of the loop must keep beside model and optimiser: where the training
         stands in the sampler's order, by the samples of its steps, and for people steps, samples
         and progress.
         """
-        place = self._sampler.state_dict() if self._sampler else None
+        place = self._sampler.state_dict() if self._sampler else self._sampler_state
         words = {"steps": self.steps, "samples": self.samples, "progress": self.progress}
         return {**words, "sampler": place}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Puts the sampler back; counters begin anew, since the daemon has counted before."""
-        if state.get("sampler") and self._sampler:
+        if not self._sampler:
+            self._sampler_state = state.get("sampler")
+        elif state.get("sampler"):
             self._sampler.load_state_dict(state["sampler"])
 
     def detach(self, settle_s: float = SETTLE_S) -> None:

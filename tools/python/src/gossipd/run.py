@@ -192,9 +192,17 @@ def hide_invite(options: Sequence[str], command: Sequence[str]) -> List[str]:
     )
     if shown:
         sys.stdout.flush()
-        line = [sys.executable, "-m", "gossipd", "run", *rest, "--", *command]
+        line = [sys.executable, "-c", again(), "run", *rest, "--", *command]
         os.execv(sys.executable, line)
     return rest
+
+
+def again() -> str:
+    """The program that this one is. `-m` would look for modules where we were started first."""
+    return (
+        f"import sys; sys.path[0] = {sys.path[0]!r}; from gossipd.command import main;"
+        " sys.exit(main())"
+    )
 
 
 def ask_for_invite() -> str:

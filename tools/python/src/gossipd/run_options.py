@@ -45,18 +45,20 @@ def from_node_file(options: Sequence[str], key: str) -> Optional[str]:
 
 
 def given(options: Sequence[str], name: str, key: str) -> Optional[str]:
-    """What the last `--name VALUE`, `--name=VALUE` or `--set key=VALUE` or the environment says."""
-    found = None
+    """What the last `--name VALUE` or `--name=VALUE` says, else the last `--set key=VALUE`, else
+    the environment.
+    """
+    flag = override = None
     for word, following in zip(options, [*options[1:], ""]):
         if word == name:
-            found = following
+            flag = following
         elif word.startswith(name + "="):
-            found = word[len(name) + 1 :]
+            flag = word[len(name) + 1 :]
         elif word == "--set" and following.startswith(key + "="):
-            found = following[len(key) + 1 :]
+            override = following[len(key) + 1 :]
         elif word.startswith(f"--set={key}="):
-            found = word[len(f"--set={key}=") :]
-    return found or os.environ.get("GOSSIPD_" + key.upper().replace(".", "_"))
+            override = word[len(f"--set={key}=") :]
+    return flag or override or os.environ.get("GOSSIPD_" + key.upper().replace(".", "_"))
 
 
 def value_of(options: Sequence[str], name: str, key: str) -> Optional[str]:
