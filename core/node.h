@@ -141,6 +141,7 @@ struct FilePieceEffect {
 // to the trainer: the job now ends there
 struct BudgetEffect {
   Samples samples;
+  bool goes_on = false;  // after its end
 };
 struct UpdateEffect {
   Update update;

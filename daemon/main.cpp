@@ -158,7 +158,7 @@ void hold_stop_signals(bool held) {
 }
 
 // From now on a signal to stop waits for the new program, whichever thread it comes to: execv()
-// keeps what is pending for the thread that calls it, and other threads do not hold it.
+// keeps what is pending for the thread that calls it, and the other threads do not block it.
 void keep_stop_signals() {
   static pthread_t keeper;
   keeper = ::pthread_self();

@@ -346,7 +346,9 @@ void NodeDriver::carry_out(FileReadEffect& effect) {
   node_->on_file_read(effect.session, effect.file, effect.offset, piece);
 }
 
-void NodeDriver::carry_out(BudgetEffect& effect) { training_->set_budget(effect.samples); }
+void NodeDriver::carry_out(BudgetEffect& effect) {
+  training_->set_budget(effect.samples, effect.goes_on);
+}
 
 // Who begins to step knows first which part of a shared set is its own.
 void NodeDriver::carry_out(UpdateEffect& effect) {

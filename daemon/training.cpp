@@ -103,17 +103,8 @@ void Training::give(Update update) {
     model_is_the_clusters_ = true;
     writing_["current"].final_model = false;
   }
-  if (update.training) resume();
   trainer_->give(std::move(update));
   if (first_model) write_checkpoint("current", nullptr);
-}
-
-// The budget may have grown after the end of the job.
-void Training::resume() {
-  if (!finished_) return;
-  finished_ = settled_ = false;
-  settled_timer_.cancel();
-  trainer_->set_settled(false);
 }
 
 void Training::recall() {
@@ -125,9 +116,13 @@ void Training::set_others_samples(Samples others) {
   if (trainer_) trainer_->set_others_samples(others);
 }
 
-void Training::set_budget(Samples samples) {
+void Training::set_budget(Samples samples, bool goes_on) {
   budget_ = samples;
   patience_.renew();
+  if (goes_on) {
+    finished_ = false;
+    unsettle();
+  }
   if (trainer_) trainer_->set_budget(samples);
 }
 
@@ -195,11 +190,18 @@ void Training::write_best() {
     start_writing("best", CheckpointRequest::Model::last_evaluated);
 }
 
+void Training::unsettle() {
+  settled_ = false;
+  settled_timer_.cancel();
+  if (trainer_) trainer_->set_settled(false);
+}
+
 void Training::finish() {
   if (stopped_ || !begun_) return;
   finished_ = true;
-  final_evaluated_ = no_final_evaluation_ = settled_ = false;
-  settled_timer_.arm_after(settled_after);  // again where the final model is renewed
+  final_evaluated_ = no_final_evaluation_ = false;
+  unsettle();  // also where the final model is renewed
+  settled_timer_.arm_after(settled_after);
   writing_["current"].final_model = false;  // of a write under way
   write_checkpoint("current", nullptr);
   write_checkpoint("final", nullptr);

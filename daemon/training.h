@@ -78,7 +78,8 @@ class Training {
   void give(Update update);
   void recall();
   void set_others_samples(Samples others);
-  void set_budget(Samples samples);
+  // `goes_on`: after the end of the job.
+  void set_budget(Samples samples, bool goes_on);
   // Another process makes the steps.
   [[nodiscard]] bool is_external() const {
     return job_ && job_->model.kind == ModelSpec::Kind::external;
@@ -141,7 +142,7 @@ class Training {
   [[nodiscard]] static std::optional<Figures> evaluation_figures_of(const CheckpointView&);
 
   void run_aside(std::function<void()> task);
-  void resume();
+  void unsettle();
   void start_preparing();
   [[nodiscard]] Result<std::unique_ptr<Trainer>> make_trainer(std::string& left_out);
   [[nodiscard]] Result<std::unique_ptr<Trainer>> make_external(TrainerOptions);

@@ -130,6 +130,7 @@ void Mixer::apply(Half& half) const {
 }
 
 void Mixer::account(const Half& half) {
+  clipped_ = clipped_ || half.cut;
   transfer_squared_ += half.transfer_squared;
   correction_squared_ += half.correction_squared;
 }
@@ -139,8 +140,7 @@ void Mixer::ask(Half& half, const TransferGuard::Ask& ask) {
   half.taken = 1;
   half.left = std::numeric_limits<double>::infinity();
   if (parts_.guard == nullptr) return;
-  if (outer_.share > 0) half.left = parts_.guard->most(parts_.peer, ask);
-  half.taken = parts_.guard->share(parts_.peer, ask);
+  half.taken = parts_.guard->share(parts_.peer, ask, &half.left);
   half.left = std::max(0.0, half.left - half.taken * ask.norm);
   clipped_ = clipped_ || half.taken < 1;
 }
@@ -150,7 +150,7 @@ void Mixer::ask(Half& half, const TransferGuard::Ask& ask) {
 // joiner, after a partition) must not go on: so no further than this node's own steps have led
 // meanwhile, or those of a faster neighbour, and what the momentum has made of them; and with the
 // transfer no further than the guard allows, since a liar says any steps and deltas that it likes.
-void Mixer::apply_outer_momentum(const Half& half) const {
+void Mixer::apply_outer_momentum(Half& half) const {
   const std::size_t index = half.block;
   if (!parts_.replicas.is_paired(index)) return;
   const ReplicaPair::BlockState& state = parts_.replicas.state(index);
@@ -184,14 +184,15 @@ void Mixer::apply_outer_momentum(const Half& half) const {
 
 // Of the two deltas' sum, which is not zero in so many places. A sparse delta says of few places at
 // once what they have moved in several exchanges.
-double Mixer::outer_share_of(const Half& half, double squares, std::size_t places) const {
+double Mixer::outer_share_of(Half& half, double squares, std::size_t places) const {
   const double floats = static_cast<double>(half.own.update.size());
   const double distance = std::sqrt(squares) / 2;
   const double furthest = outer_reach * outer_.fastest * half.travelled *
                           std::sqrt(floats / std::max(static_cast<double>(places), 1.0));
   const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
   const double taken = half.taken * share;
-  return (taken * distance > half.left ? half.left / distance : taken) / 2;
+  half.cut = taken * distance > half.left;
+  return (half.cut ? half.left / distance : taken) / 2;
 }
 
 // Our half has been applied to every block.

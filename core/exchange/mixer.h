@@ -50,6 +50,7 @@ class Mixer {
     bool measured = false;  // both replicas are known
     double taken = 0;       // this share of the transfer
     double left = 0;        // what it leaves of the guard's radius, for the outer momentum
+    bool cut = false;       // that was not enough
     double travelled = 0;   // as far as own steps have led since the last exchange
     double transfer_squared = 0, correction_squared = 0;
   };
@@ -101,8 +102,8 @@ class Mixer {
 
  private:
   void ask(Half&, const TransferGuard::Ask&);
-  void apply_outer_momentum(const Half&) const;
-  [[nodiscard]] double outer_share_of(const Half&, double squares, std::size_t places) const;
+  void apply_outer_momentum(Half&) const;
+  [[nodiscard]] double outer_share_of(Half&, double squares, std::size_t places) const;
   void finish(float gain);
 
   const Parts parts_;

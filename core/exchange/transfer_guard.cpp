@@ -47,20 +47,10 @@ double TransferGuard::usual(NodeId peer, std::size_t block) const {
 }
 
 // How far own steps led, without the growth that pulls give them.
-double TransferGuard::believed_travel(NodeId peer, const Ask& ask) const {
-  const auto found = links_.find(peer);
-  if (found == links_.end()) return ask.travelled;
-  const Past& past = found->second.past[ask.block];
+double TransferGuard::believed_travel(const Past& past, const Ask& ask) {
   if (past.travels < history_min) return ask.travelled;
   const double usually = median(past.travelled, past.travels);
   return std::min(ask.travelled, travel_growth * std::max(usually, least_of(ask)));
-}
-
-double TransferGuard::most(NodeId peer, const Ask& ask) const {
-  const double known = usual(peer, ask.block);
-  if (reach_ <= 0 || !(travels_ || ask.travelled > 0) || known < 0)
-    return std::numeric_limits<double>::infinity();
-  return reach_ * std::max({believed_travel(peer, ask), known, least_of(ask)});
 }
 
 TransferGuard::Of& TransferGuard::link_of(NodeId peer) {
@@ -71,20 +61,26 @@ TransferGuard::Of& TransferGuard::link_of(NodeId peer) {
   return found->second;
 }
 
-double TransferGuard::share(NodeId peer, const Ask& ask) {
-  if (reach_ <= 0 || !(ask.norm > 0)) return 1;
-  Of& link = link_of(peer);
-  const double travelled = believed_travel(peer, ask);
-  double share = std::min(1.0, most(peer, ask) / ask.norm);
-  if (!(ask.norm <= absurd * std::max(norm_of(ask), travelled))) share = 0;
+double TransferGuard::share(NodeId peer, const Ask& ask, double* most) {
+  constexpr double unknown = std::numeric_limits<double>::infinity();
+  if (most != nullptr) *most = unknown;
+  if (reach_ <= 0) return 1;
   travels_ = travels_ || ask.travelled > 0;
-  Past& past = link.past[ask.block];
+  Past& past = link_of(peer).past[ask.block];
+  const double travelled = believed_travel(past, ask), known = usual(peer, ask.block);
+  const double limit =
+      travels_ && known >= 0 ? reach_ * std::max({travelled, known, least_of(ask)}) : unknown;
+  if (most != nullptr) *most = limit;
+  if (!(ask.norm > 0)) return 1;
+  double share = std::min(1.0, limit / ask.norm);
+  if (!(ask.norm <= absurd * std::max(norm_of(ask), travelled))) share = 0;
   const double taken = share > 0 ? share * ask.norm : 0;
   if (share == 1 && travelled > 0)
     past.travelled[past.travels++ % history] = static_cast<float>(travelled);
   past.asked[past.count % history] = static_cast<float>(ask.norm);
   past.taken[past.count % history] = static_cast<float>(taken);
   ++past.count;
+  Of& link = link_of(peer);
   link.asked_squared += ask.norm * ask.norm;
   link.taken_squared += taken * taken;
   return share;

@@ -62,10 +62,9 @@ class TransferGuard {
   // `reach` 0: everything is taken.
   TransferGuard(double reach, std::size_t blocks) : reach_(reach), blocks_(blocks) {}
 
-  // The furthest that such an exchange may move the block; infinite: not known. Before share().
-  [[nodiscard]] double most(NodeId peer, const Ask&) const;
-  // The part of the transfer that is to be taken, 0 to 1.
-  [[nodiscard]] double share(NodeId peer, const Ask&);
+  // The part of the transfer that is to be taken, 0 to 1. `most`: the furthest that the exchange
+  // may move the block; infinite: not known.
+  [[nodiscard]] double share(NodeId peer, const Ask&, double* most = nullptr);
   // The exchange is over. True: the link offends and should rest.
   [[nodiscard]] bool finish(NodeId peer);
   // The link is open no more; only what counts against it is kept, of so many peers at most.
@@ -92,7 +91,7 @@ class TransferGuard {
 
   Of& link_of(NodeId peer);
   [[nodiscard]] double usual(NodeId peer, std::size_t block) const;
-  [[nodiscard]] double believed_travel(NodeId peer, const Ask&) const;
+  [[nodiscard]] static double believed_travel(const Past& past, const Ask&);
 
   const double reach_;
   const std::size_t blocks_;

@@ -45,7 +45,8 @@ void note_pace(Directory::Entry& entry) {
   const Directory::Counted now{entry.record.samples, entry.said};
   const Directory::Counted before = entry.paced_from.value_or(now);
   const double interval = seconds(now.at - before.at);
-  if (entry.paced_from && interval < pace_interval_min_s) return;
+  // Nothing was counted: what comes next is the pace since the last progress.
+  if (entry.paced_from && (interval < pace_interval_min_s || now.samples == before.samples)) return;
   entry.paced_from = now;
   if (interval <= 0) return;
   const double pace =

@@ -42,7 +42,7 @@ void Conductor::check_progress(Instant now) {
   if (!progress_.is_spent(others_estimate(now)) && !most_have_finished()) return;
   life_.finish_by(now + config_.membership.finish_cap);
   round_.stand_still(round_.rest_pause(), now);  // the others make their last step meanwhile
-  weight_.finish(round_.last().step, round_.exchanges());
+  weight_.finish(config_.exchange, round_.last().step, round_.taken());
   set_phase(Phase::finishing, "the budget of samples is spent");
 }
 
@@ -71,8 +71,9 @@ void Conductor::set_budget(const Budget& budget, const std::string& why) {
   log(Level::info, "event=budget samples=" + std::to_string(budget.samples) +
                        " revision=" + std::to_string(budget.revision) + " why=" + log_quoted(why));
   persistence_.request();
-  if (source_.trainer_stands()) emit(BudgetEffect{progress_.in_force()});
-  if (!progress_.leaves_room(directory_.others_samples()) || !life_.is_at_end()) return;
+  const bool goes_on = life_.is_at_end() && progress_.leaves_room(directory_.others_samples());
+  if (source_.trainer_stands()) emit(BudgetEffect{progress_.in_force(), goes_on});
+  if (!goes_on) return;
   final_.cancel();
   set_phase(Phase::training, "the budget has grown");
 }

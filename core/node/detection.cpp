@@ -23,7 +23,7 @@ void Conductor::note_attention(Instant now) {
   const double period =
       static_cast<double>(config_.exchange.period_steps) * round_.last().step_seconds;
   if (seconds(attention.stood_still) > periods_behind_max * period)
-    weight_.join(round_.last().step, round_.exchanges());
+    weight_.join(round_.last().step, round_.taken());
   else
     detector_.end_thaw();
 }

@@ -146,8 +146,8 @@ class ExchangeRound {
   }
   // Own steps made while a link was open.
   [[nodiscard]] std::uint64_t linked_steps() const { return linked_steps_; }
-  // That are over, and of which all that they asked for was taken.
-  [[nodiscard]] std::uint64_t exchanges() const { return exchanges_; }
+  // The sum of the gains of all exchanges that were neither cut nor distrusted.
+  [[nodiscard]] double taken() const { return taken_; }
 
  private:
   enum class Stage : std::uint8_t {
@@ -237,7 +237,7 @@ class ExchangeRound {
   } instead_;
   Instant snapshot_at_{};
   std::uint64_t linked_steps_ = 0;
-  std::uint64_t exchanges_ = 0;
+  double taken_ = 0;
   bool trainer_runs_ = false;  // the last update told the trainer to make steps
   bool recalled_ = false;      // the buffer has been asked back since that update
   std::size_t cursor_ = 0;     // next block of the stage, or next float of hand_back

@@ -115,7 +115,7 @@ bool ExchangeRound::is_distrusted(const RoundContext& context) const {
 void ExchangeRound::note_taken(RoundLink& item, const RoundContext& context) {
   const std::optional<float> gain = item.link.take_gain();
   if (!gain) return;
-  ++exchanges_;
+  taken_ += static_cast<double>(*gain);
   if (!is_distrusted(context)) return;
   const double rest = 1 - static_cast<double>(*gain);
   if (rest * item.link.counters().consensus_distance > taken_apart) return;

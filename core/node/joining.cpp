@@ -139,7 +139,7 @@ void Conductor::on_restored(std::vector<float> model, Instant now) {
 // The model lies in the round's copies.
 void Conductor::take_over(const std::string& from, Instant now) {
   source_.adopted();
-  weight_.join(round_.last().step, round_.exchanges());
+  weight_.join(round_.last().step, round_.taken());
   log(Level::info, "event=model-adopted from=" + from);
   enter_training("the model has arrived", now);
   check_progress(now);

@@ -4,14 +4,14 @@
 // others', and an exchange would take half of it.
 //
 // The answer: the weight of a newcomer begins at `joiner_weight` and rises to 1 over `joiner_steps`
-// own steps. A node that reaches the end of the job without an own step since it came, or with a
-// model from before it came and no exchange since then, keeps the small weight for the final
-// exchange, since its model may be older than the others'. With batch balancing the weight is
-// multiplied by the share of the minibatch. Pure; core strand.
+// own steps. Where no steps are made it rises when most of another model has been taken: gains add
+// up. A node that reaches the job's end without an own step since it came, or with a model from
+// before and a weight that has not risen, keeps the small weight for the final exchange, since its
+// model may be older than the others'. With batch balancing the weight is multiplied by the share
+// of the minibatch. Pure; core strand.
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "core/exchange/policy.h"
 
@@ -19,14 +19,17 @@ namespace gossipd {
 
 class ModelWeight {
  public:
-  // The model is a newcomer's from this own step on, after so many exchanges; `alone`: there is
-  // nobody to be new to.
-  void join(Step step, std::uint64_t exchanges, bool alone = false) {
-    ramping_ = !alone, joined_at_ = step, exchanges_before_ = exchanges;
+  static constexpr double most_of_a_model = 0.75;  // sum of gains
+
+  // The model is a newcomer's from this own step on, when the gains of all exchanges added up to
+  // `taken`; `alone`: there is nobody to be new to.
+  void join(Step step, double taken, bool alone = false) {
+    ramping_ = !alone, joined_at_ = step, taken_before_ = taken;
   }
   // The job's end is reached.
-  void finish(Step step, std::uint64_t exchanges) {
-    const bool from_before = joined_at_ > 0 && exchanges == exchanges_before_;
+  void finish(const ExchangePolicy& policy, Step step, double taken) {
+    const bool has_risen = step - std::min(step, joined_at_) >= policy.joiner_steps;
+    const bool from_before = joined_at_ > 0 && !has_risen && !has_taken_over(taken);
     late_ = ramping_ && (step == joined_at_ || from_before);
   }
   // The models have become one.
@@ -42,15 +45,23 @@ class ModelWeight {
     return static_cast<float>(batch_share *
                               (policy.joiner_weight + (1.0 - policy.joiner_weight) * share));
   }
-  [[nodiscard]] float at_rest(const ExchangePolicy& policy) const {
+  // Before the job's end, where no steps are made.
+  [[nodiscard]] float interrupted(const ExchangePolicy& policy, Step step, double taken) const {
+    return has_taken_over(taken) ? 1.0f : training(policy, step, 1);
+  }
+  [[nodiscard]] float at_end(const ExchangePolicy& policy) const {
     return late_ ? static_cast<float>(policy.joiner_weight) : 1.0f;
   }
 
  private:
-  bool ramping_ = false;                // it has come since the cluster was founded
-  Step joined_at_ = 0;                  // own step at which it came last
-  std::uint64_t exchanges_before_ = 0;  // of its life before
-  bool late_ = false;                   // it came too late to become like the others'
+  [[nodiscard]] bool has_taken_over(double taken) const {
+    return taken - taken_before_ >= most_of_a_model;
+  }
+
+  bool ramping_ = false;     // it has come since the cluster was founded
+  Step joined_at_ = 0;       // own step at which it came last
+  double taken_before_ = 0;  // until then
+  bool late_ = false;        // it came too late to become like the others'
 };
 
 }  // namespace gossipd

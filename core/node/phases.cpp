@@ -41,7 +41,7 @@ void Conductor::enter_training(const std::string& why, Instant now) {
 
 void Conductor::begin_training(Instant now) {
   GOSSIPD_ASSERT(source_.has_model());
-  weight_.join(round_.last().step, round_.exchanges(), directory_.entries().size() <= 1);
+  weight_.join(round_.last().step, round_.taken(), directory_.entries().size() <= 1);
   enter_training(peers_.established() > 0 ? "linked to the cluster" : "alone", now);
   check_progress(now);
   if (round_.is_resting()) hand_out(round_.begin(steps_allowed()));

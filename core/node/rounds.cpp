@@ -157,10 +157,12 @@ BatchBalancer::Others Conductor::others_that_train() const {
 }
 
 float Conductor::own_weight() const {
-  if (life_.is_at_end()) return weight_.at_rest(config_.exchange);
-  const bool by_batch = steps_allowed() && balancer_.weighs_mixing();
-  return weight_.training(config_.exchange, round_.last().step,
-                          by_batch ? balancer_.share(job_batch()) : 1.0);
+  const ExchangePolicy& policy = config_.exchange;
+  const Step step = round_.last().step;
+  if (life_.is_at_end()) return weight_.at_end(policy);
+  if (!steps_allowed()) return weight_.interrupted(policy, step, round_.taken());
+  return weight_.training(policy, step,
+                          balancer_.weighs_mixing() ? balancer_.share(job_batch()) : 1.0);
 }
 
 }  // namespace gossipd

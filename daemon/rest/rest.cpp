@@ -220,8 +220,10 @@ void checkpoint(DaemonPort& port, const HttpRespond& respond) {
           "invite` prints: without it a restart knows nothing";
     else if (is_of_disk(error))
       hint += "gossipctl doctor looks at the disk";
-    else
+    else if (error.code == "not-finite" || error.code == "device-failed")
       hint += "gossipctl status and the log say what is wrong with the training";
+    else
+      hint += "try again later; the log may say more";
     respond(problem(500, error.code, "The checkpoint was not written", error.text, hint));
   });
 }

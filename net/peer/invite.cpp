@@ -106,13 +106,11 @@ std::optional<Endpoint> read_seed(Reader& reader) {
   return seed;
 }
 
-constexpr std::string_view blanks = " \t\r\n";
+// Or a digit.
+bool is_letter(char c) { return (c >= '0' && c <= '9') || (lower(c) >= 'a' && lower(c) <= 'z'); }
 
-// Those that it begins with, and digits.
+// Those that it begins with.
 std::string_view letters_of(std::string_view text) {
-  const auto is_letter = [](char c) {
-    return (c >= '0' && c <= '9') || (lower(c) >= 'a' && lower(c) <= 'z');
-  };
   return text.substr(
       0, static_cast<std::size_t>(std::ranges::find_if_not(text, is_letter) - text.begin()));
 }
@@ -144,10 +142,12 @@ std::string_view invite_within(std::string_view text) {
 }
 
 std::string_view broken_invite_within(std::string_view text) {
-  if (text.find_first_of(blanks) == text.npos) return {};
+  if (text.find_first_of(" \t\r\n") == text.npos) return {};
   for (std::size_t at = 0; at < text.size(); ++at) {
-    if (!begins_like_invite(text.substr(at))) continue;
-    if (at == 0 || blanks.find(text[at - 1]) != blanks.npos) return letters_of(text.substr(at));
+    if (!begins_like_invite(text.substr(at)) || (at > 0 && is_letter(text[at - 1]))) continue;
+    const std::string_view word = letters_of(text.substr(at));
+    const std::string_view rest = text.substr(at + word.size());
+    if (rest.empty() || std::string_view(".:-").find(rest[0]) == rest.npos) return word;
   }
   return {};
 }

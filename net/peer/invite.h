@@ -38,7 +38,7 @@ struct Invite {
 // around it: no label of a host is as long. Empty: there is none.
 [[nodiscard]] std::string_view invite_within(std::string_view text);
 // The word of several that begins an invite, which a blank or a line break has cut: an address
-// is one word. Empty: there is none.
+// is one word. A host's name goes on with a dot, a dash or its port. Empty: there is none.
 [[nodiscard]] std::string_view broken_invite_within(std::string_view text);
 // `text` for people and logs, without the secret of an invite in it.
 [[nodiscard]] std::string without_secrets(std::string text);

@@ -130,7 +130,9 @@ class NextJob(ClusterTest):
             started = pool.submit(first.ctl, "job", "start", self.next_job())
             self.addCleanup(started.cancel)
             first.wait_log("event=stopping why=.starting again with the next job")
+            until = time.monotonic() + 120
             while first.log().count("event=start ") < 2:
+                self.assertLess(time.monotonic(), until, first.log())
                 first.signal(signal.SIGHUP)
                 self.assertIsNone(first.process.poll(), first.log())
                 time.sleep(0.01)

@@ -173,7 +173,7 @@ TEST_CASE("a node that comes back paused does not pull the others back") {
       30s));
   std::printf("back, paused: the other is set back by %.3f of what lies between\n",
               furthest_back / gap);
-  CHECK(furthest_back < 0.06 * gap);  // half, if it weighed as much
+  CHECK(furthest_back < 0.06 * gap);  // 0.787 where it weighed as much
 }
 
 TEST_CASE("of a trainer that hangs the others do not go on counting steps") {

@@ -410,11 +410,11 @@ TEST_CASE("a member whose words show less than its speed is counted by the pace 
   };
   say(1040, start + 1s);
   CHECK(d.samples_since(start + 2s, {}) == 40);
-  say(1040, start + 2s);  // it has written a checkpoint
-  CHECK(d.samples_since(start + 3s, {}) == 30);
-  say(1300, start + 3s);  // several steps at once: no more than the speed of its steps
-  CHECK(d.samples_since(start + 4s, {}) == 87);
-  say(2300, start + 4s);
+  say(1040, start + 2s);  // it writes a checkpoint
+  CHECK(d.samples_since(start + 3s, {}) == 40);
+  say(1300, start + 3s);  // 130 a second since its last progress
+  CHECK(d.samples_since(start + 4s, {}) == 62);
+  say(2300, start + 4s);  // several steps at once: no more than the speed of its steps
   CHECK(d.samples_since(start + 5s, {}) == 100);
   say(2310, start + 4s + 1ms);  // too near to show anything
   CHECK(d.samples_since(start + 5s + 1ms, {}) == 100);

@@ -78,23 +78,35 @@ TEST_CASE("without an own step before the job's end a model weighs little until 
   policy.joiner_weight = 0.2;
   ModelWeight weight;
   weight.join(Step{0}, 0);
-  weight.finish(Step{1}, 0);  // begun with the others
-  CHECK(weight.at_rest(policy) == 1);
-  weight.finish(Step{0}, 0);
-  CHECK(weight.at_rest(policy) == doctest::Approx(0.2));
+  weight.finish(policy, Step{1}, 0);  // begun with the others
+  CHECK(weight.at_end(policy) == 1);
+  weight.finish(policy, Step{0}, 0);
+  CHECK(weight.at_end(policy) == doctest::Approx(0.2));
   weight.agree();
-  CHECK(weight.at_rest(policy) == 1);
+  CHECK(weight.at_end(policy) == 1);
 }
 
-TEST_CASE("with own steps but no exchange before the job's end a model from before weighs little") {
+TEST_CASE("with few own steps, and little of others' models, a model from before weighs little") {
+  ExchangePolicy policy;
+  policy.joiner_weight = 0.2;
+  policy.joiner_steps = 100;
+  ModelWeight weight;
+  weight.join(Step{50}, 7);
+  weight.finish(policy, Step{55}, 7.5);
+  CHECK(weight.at_end(policy) == doctest::Approx(0.2));
+  weight.finish(policy, Step{55}, 7.95);
+  CHECK(weight.at_end(policy) == 1);
+  weight.finish(policy, Step{150}, 7);  // alone, as it may be
+  CHECK(weight.at_end(policy) == 1);
+}
+
+TEST_CASE("where no steps are made a newcomer's weight rises with what it takes of others") {
   ExchangePolicy policy;
   policy.joiner_weight = 0.2;
   ModelWeight weight;
   weight.join(Step{50}, 7);
-  weight.finish(Step{55}, 7);
-  CHECK(weight.at_rest(policy) == doctest::Approx(0.2));
-  weight.finish(Step{55}, 8);
-  CHECK(weight.at_rest(policy) == 1);
+  CHECK(weight.interrupted(policy, Step{50}, 7.5) == doctest::Approx(0.2));
+  CHECK(weight.interrupted(policy, Step{50}, 7.95) == 1);
 }
 
 TEST_CASE("a peer is distrusted when its loss is far beyond the median of three or more") {

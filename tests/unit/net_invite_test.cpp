@@ -86,11 +86,11 @@ TEST_CASE("an invite is found within a word, and no text for people keeps its se
 TEST_CASE("an invite that a blank or a line break has cut is found among the words") {
   const std::string word = format_invite(some_invite());
   for (const std::size_t kept : {20, 57, 63})
-    for (const std::string& before : {std::string(), std::string("gossipd --join ")}) {
+    for (const std::string before : {"", "gossipd --join ", "gossipd --join=", "\u201c", "'"}) {
       const std::string broken = before + word.substr(0, kept) + "\n" + word.substr(kept);
       CHECK(broken_invite_within(broken) == word.substr(0, kept));
     }
-  for (const char* text : {"gossip1", "box1 box2", "gossip1-2.example.com:7610"})
+  for (const char* text : {"gossip1", "box1 box2", "box1 gossip1-2.example.com", " gossip1:7610"})
     CHECK(broken_invite_within(text).empty());
 }
 

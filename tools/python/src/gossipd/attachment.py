@@ -195,13 +195,13 @@ class Attachment:
         stands in the sampler's order, by the samples of its steps, and for people steps, samples
         and progress.
         """
-        place = self._sampler.state_dict() if self._sampler else self._sampler_state
+        place = self._sampler_state if self._sampler is None else self._sampler.state_dict()
         words = {"steps": self.steps, "samples": self.samples, "progress": self.progress}
         return {**words, "sampler": place}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Puts the sampler back; counters begin anew, since the daemon has counted before."""
-        if not self._sampler:
+        if self._sampler is None:
             self._sampler_state = state.get("sampler")
         elif state.get("sampler"):
             self._sampler.load_state_dict(state["sampler"])
