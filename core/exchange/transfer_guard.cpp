@@ -66,7 +66,8 @@ double TransferGuard::share(NodeId peer, const Ask& ask, double* most) {
   if (most != nullptr) *most = unknown;
   if (reach_ <= 0) return 1;
   travels_ = travels_ || ask.travelled > 0;
-  Past& past = link_of(peer).past[ask.block];
+  Of& link = link_of(peer);
+  Past& past = link.past[ask.block];
   const double travelled = believed_travel(past, ask), known = usual(peer, ask.block);
   const double limit =
       travels_ && known >= 0 ? reach_ * std::max({travelled, known, least_of(ask)}) : unknown;
@@ -80,7 +81,6 @@ double TransferGuard::share(NodeId peer, const Ask& ask, double* most) {
   past.asked[past.count % history] = static_cast<float>(ask.norm);
   past.taken[past.count % history] = static_cast<float>(taken);
   ++past.count;
-  Of& link = link_of(peer);
   link.asked_squared += ask.norm * ask.norm;
   link.taken_squared += taken * taken;
   return share;
