@@ -70,6 +70,12 @@ Result<Invite> ask() {
   return invite;
 }
 
+// The invite, whole or cut, within quotes, a command, a port; empty: there is none.
+std::string_view part_meant(std::string_view word) {
+  const std::string_view whole = invite_within(word);
+  return whole.empty() ? broken_invite_within(word) : whole;
+}
+
 std::optional<Result<Invite>> asked;  // once for the process: the line is gone then
 
 }  // namespace
@@ -78,7 +84,7 @@ bool invite_was_asked_for() { return asked.has_value(); }
 
 bool names_invite(std::string_view word) {
   return word == "-" || word.starts_with('@') || looks_like_invite(word) ||
-         !invite_within(word).empty() || !broken_invite_within(word).empty();
+         !part_meant(word).empty();
 }
 
 Result<Invite> take_invite(std::string_view word) {
@@ -87,8 +93,7 @@ Result<Invite> take_invite(std::string_view word) {
     return *asked;
   }
   if (!word.starts_with('@')) {
-    std::string_view within = invite_within(word);  // of quotes, a command, a port
-    if (within.empty()) within = broken_invite_within(word);
+    const std::string_view within = part_meant(word);
     return parse_invite(within.empty() ? word : within);
   }
   const Result<SecretText> text =
@@ -100,8 +105,7 @@ Result<Invite> take_invite(std::string_view word) {
 void hide_invites(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string_view word = argv[i];
-    std::string_view within = invite_within(word);
-    if (within.empty()) within = broken_invite_within(word);
+    const std::string_view within = part_meant(word);
     std::size_t at = word.find("gossip1");
     if (!within.empty())
       at = static_cast<std::size_t>(within.data() - word.data());

@@ -12,6 +12,24 @@ using namespace gossipd;
 using namespace gossipd::sim;
 using namespace std::chrono_literals;
 
+namespace {
+
+// Training that leads straight on, so that a model tells how far it is.
+void climb(std::size_t, std::span<float> x, Step) {
+  for (float& value : x) value += 1e-3f;
+}
+
+// How far models that climb have come, and how far one of them has been set back from there.
+struct SetBack {
+  double best = 0, most = 0;
+  void see(std::initializer_list<double> values) {
+    best = std::max(best, std::max(values));
+    most = std::max(most, best - std::min(values));
+  }
+};
+
+}  // namespace
+
 TEST_CASE(
     "a connection lost at any message leaves no desync, and the nodes still agree in the end") {
   struct Case {
@@ -119,9 +137,7 @@ TEST_CASE("a frozen peer costs the others no step and is a member again after it
 
 TEST_CASE("a thawed node takes in what the others have learnt and does not pull them back") {
   const Schema schema = schema_of({2000});
-  VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
-    for (float& value : x) value += 1e-3f;
-  });
+  VirtualCluster cluster(schema, climb);
   for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
   cluster.run_for(10s);
   const auto mean_of = [&](std::size_t i) {
@@ -133,23 +149,20 @@ TEST_CASE("a thawed node takes in what the others have learnt and does not pull 
   cluster.run_for(30s);
   const double gap = mean_of(0) - mean_of(2);
   REQUIRE(gap > 2.5);
-  double furthest_back = 0, best = 0;
+  SetBack others;
   REQUIRE(cluster.run_until(
       [&] {
-        best = std::max({best, mean_of(0), mean_of(1)});
-        furthest_back = std::max({furthest_back, best - mean_of(0), best - mean_of(1)});
-        return best - mean_of(2) < 0.1 * gap;
+        others.see({mean_of(0), mean_of(1)});
+        return others.best - mean_of(2) < 0.1 * gap;
       },
       30s));
-  std::printf("thaw: the others are set back by %.3f of what lies between\n", furthest_back / gap);
-  CHECK(furthest_back < 0.01 * gap);
+  std::printf("thaw: the others are set back by %.3f of what lies between\n", others.most / gap);
+  CHECK(others.most < 0.01 * gap);
 }
 
 TEST_CASE("a node that comes back paused does not pull the others back") {
   const Schema schema = schema_of({2000});
-  VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
-    for (float& value : x) value += 1e-3f;
-  });
+  VirtualCluster cluster(schema, climb);
   for (std::size_t i = 0; i < 2; ++i) cluster.add(with_model(schema, i));
   cluster.run_for(10s);
   const auto first_value = [&](std::size_t i) {
@@ -163,17 +176,16 @@ TEST_CASE("a node that comes back paused does not pull the others back") {
   const double gap = first_value(0) - first_value(1);
   REQUIRE(gap > 2.5);
   cluster.start_from_disk(1);
-  double furthest_back = 0, best = 0;
+  SetBack other;
   REQUIRE(cluster.run_until(
       [&] {
-        best = std::max(best, first_value(0));
-        furthest_back = std::max(furthest_back, best - first_value(0));
-        return cluster.node(1).phase() == Phase::paused && best - first_value(1) < 0.2 * gap;
+        other.see({first_value(0)});
+        return cluster.node(1).phase() == Phase::paused && other.best - first_value(1) < 0.2 * gap;
       },
       30s));
   std::printf("back, paused: the other is set back by %.3f of what lies between\n",
-              furthest_back / gap);
-  CHECK(furthest_back < 0.06 * gap);  // 0.787 where it weighed as much
+              other.most / gap);
+  CHECK(other.most < 0.06 * gap);  // 0.787 where it weighed as much
 }
 
 TEST_CASE("of a trainer that hangs the others do not go on counting steps") {
@@ -193,9 +205,7 @@ TEST_CASE("of a trainer that hangs the others do not go on counting steps") {
 
 TEST_CASE("links outlive a stall that others gave a node up for but that cost it few steps") {
   const Schema schema = schema_of({2000});
-  VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
-    for (float& value : x) value += 1e-3f;
-  });
+  VirtualCluster cluster(schema, climb);
   for (std::size_t i = 0; i < 3; ++i) {
     NodeOptions options = with_model(schema, 0);
     if (i > 0) options.seeds = {0};
