@@ -113,7 +113,7 @@ void Conductor::on_time(Instant now) {
     detect_failures(now);
     ask_for_file(now);
     if (!tick) {
-      tell_news();
+      tell_news(now);
       speak_early(now);
     }
     for (auto& [id, session] : peers_.sessions())

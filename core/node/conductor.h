@@ -205,6 +205,7 @@ class Conductor {
   [[nodiscard]] Endpoint address_of_rival(const Hello& hello);
   [[nodiscard]] bool is_alone(Session& session, Instant now);
   void on_proof_of_life(Session& session, Instant now);
+  void void_lonely_verdicts(Instant now);
   void on_cloned(Session& session, const Cloned& notice, Instant now);
   void on_cloned(const Cloned& notice, NodeId said_by, Instant now);
   void take_another_id(const Cloned& notice, Instant now);
@@ -247,7 +248,7 @@ class Conductor {
   void send_records(Session& session, std::vector<MemberRecord> records);
   void send_news(Session& session);
   void send_stats(Session& session, std::size_t most, Instant now);
-  void tell_news();
+  void tell_news(Instant now);
   void gossip(Instant now);
   void on_members(Session& session, const Members& members, Instant now);
   void merge_records(const std::vector<MemberRecord>& records, Instant now, SessionId source = {});

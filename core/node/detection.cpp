@@ -28,6 +28,11 @@ void Conductor::note_attention(Instant now) {
     detector_.end_thaw();
 }
 
+// Somebody is heard again. A node that heard nobody may have been cut off itself.
+void Conductor::void_lonely_verdicts(Instant now) {
+  if (!detector_.hears_anybody(now)) directory_.doubt_lonely_verdicts(now);
+}
+
 void Conductor::detect_failures(Instant now) {
   const FailureDetector::Verdicts verdicts = detector_.judge(directory_, now);
   accuse(verdicts.silent, "silent");

@@ -84,10 +84,13 @@ FailureDetector::Verdicts FailureDetector::judge(const Directory& directory, Ins
   return verdicts;
 }
 
+bool FailureDetector::hears(SessionId id, Instant now) const {
+  const Session& session = sessions_.at(id);
+  return session.member && now - session.last_byte <= policy_.suspect_after;
+}
+
 bool FailureDetector::hears_anybody(Instant now) const {
-  return std::ranges::any_of(sessions_, [&](const auto& item) {
-    return item.second.member && now - item.second.last_byte <= policy_.suspect_after;
-  });
+  return std::ranges::any_of(sessions_, [&](const auto& item) { return hears(item.first, now); });
 }
 
 bool FailureDetector::is_linked(NodeId member) const {

@@ -71,7 +71,9 @@ class FailureDetector {
   // Of a session that has not ended.
   [[nodiscard]] Instant last_heard(SessionId session) const;
   [[nodiscard]] Verdicts judge(const Directory& directory, Instant now);
-  // Some linked peer was heard lately, so the network around this node works.
+  // The linked peer was heard lately.
+  [[nodiscard]] bool hears(SessionId session, Instant now) const;
+  // Some linked peer was, so the network around this node works.
   [[nodiscard]] bool hears_anybody(Instant now) const;
 
   // ---- members without a session ----

@@ -203,8 +203,7 @@ void Conductor::establish(Session& session, Instant now) {
     }
     log(Level::info, "event=cluster-joined cluster=" + to_hex(state_.cluster));
   }
-  // A node without links may have been cut off itself, so its verdicts are void.
-  if (peers_.established() == 0) directory_.doubt_lonely_verdicts(now);
+  void_lonely_verdicts(now);
   peers_.establish(session);
   detector_.on_established(session.id, hello.id);
   ping(session, now);  // before anything large is on the way, so it measures the line alone

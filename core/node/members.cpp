@@ -51,17 +51,18 @@ void Conductor::send_stats(Session& session, std::size_t most, Instant now) {
   if (!message.stats.empty()) send(session, message);
 }
 
-void Conductor::tell_news() {
+void Conductor::tell_news(Instant now) {
   const std::vector<Suspicion> suspicions = detector_.take_suspicions();
   for (auto& [id, session] : peers_.sessions()) {
     if (!session.established()) continue;
-    send_news(session);
+    // This node may be cut off from a silent one: its verdicts wait, and may be void by then.
+    if (detector_.hears(id, now)) send_news(session);
     if (!suspicions.empty()) send(session, Members{{}, {}, suspicions});
   }
 }
 
 void Conductor::gossip(Instant now) {
-  tell_news();
+  tell_news(now);
   const std::size_t most =
       std::max<std::size_t>(1, stats_per_tick / std::max<std::size_t>(1, peers_.established()));
   for (auto& [id, session] : peers_.sessions())
@@ -214,7 +215,7 @@ std::optional<Error> Conductor::forget(NodeId member, Instant now) {
   log(Level::info, "event=member-forgotten peer=" + to_hex(member) +
                        " samples=" + std::to_string(known->record.samples));
   persistence_.urge();
-  tell_news();
+  tell_news(now);
   return std::nullopt;
 }
 

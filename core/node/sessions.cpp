@@ -126,6 +126,7 @@ void Conductor::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
 void Conductor::on_bytes(SessionId id, Instant now) {
   const Session* session = peers_.find(id);
   if (session == nullptr) return;
+  if (session->established()) void_lonely_verdicts(now);
   detector_.on_sign_of_life(id, now);
   if (session->established()) directory_.heard_from(session->theirs->id, now);
 }
