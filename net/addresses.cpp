@@ -89,7 +89,9 @@ std::vector<tcp::endpoint> own_last(std::vector<tcp::endpoint> addresses,
     });
   };
   if (addresses.size() > 1)
-    std::ranges::stable_partition(addresses, [&](const auto& there) { return !leads_here(there); });
+    // not that of std::ranges: clang 14, which builds the fuzz targets, can't compile it
+    std::stable_partition(addresses.begin(), addresses.end(),
+                          [&](const auto& there) { return !leads_here(there); });
   return addresses;
 }
 

@@ -253,8 +253,8 @@ Bytes turn_script(Codec codec, std::byte first) {
     Ready of_peer, of_node;
     describe_ready(peer, nonce, of_peer);
     describe_ready(node, nonce, of_node);
-    const bool remembered = node.open(of_node, of_peer, protocol, now);
-    GOSSIPD_ASSERT(peer.open(of_peer, of_node, protocol, now) == remembered);
+    const bool remembered = node.open(of_node, of_peer, protocol);
+    GOSSIPD_ASSERT(peer.open(of_peer, of_node, protocol) == remembered);
     if (!remembered) return;
     const Bytes state = encode_replica_state(peer.replica_state());
     append_piece(script, state);

@@ -80,6 +80,8 @@ void Checkers::started(std::size_t node, const NodeState& disk) {
   known_[node].clear();
   last_members_[node].clear();
   expected_.erase(node);
+  // A new life has read its model anew, perhaps that of the cluster's next job.
+  if (refused_by_ == node) refused_by_.reset();
   (void)ledger_[disk.id];
 }
 
