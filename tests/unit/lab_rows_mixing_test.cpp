@@ -107,6 +107,43 @@ TEST_CASE("NoLoCo averages statistics, whatever its outer step does to parameter
   }
 }
 
+TEST_CASE("local SGD with overlap adds the average of a round ago to what was learned since") {
+  constexpr int rounds = 7, period = 3;
+  ToyRun run = with({{"period", "3"}, {"overlap", "true"}});
+  run.statistic = true;
+  run.speeds = {1, 1};
+  ToyLab lab(make("local-sgd"), run);
+  while (lab.recorder.steps.size() < 2 || std::ranges::min(lab.recorder.steps) < rounds * period)
+    REQUIRE(lab.world.advance());
+  // Each batch draws the statistic by a tenth, on one machine to 0 and on the other to 1.
+  std::array<double, 2> x{}, sent{};
+  for (int round = 0; round < rounds; ++round) {
+    for (int step = 0; step < period; ++step)
+      for (std::size_t i = 0; i < 2; ++i) x[i] += 0.1 * (static_cast<double>(i) - x[i]);
+    const double mean = (sent[0] + sent[1]) / 2;
+    for (std::size_t i = 0; i < 2; ++i) sent[i] = x[i] += mean - sent[i];
+  }
+  CHECK(x[1] - x[0] > 0.2);
+  for (std::size_t i = 0; i < 2; ++i)
+    CHECK(lab.model(i)[ToyEngine::floats] == doctest::Approx(x[i]).epsilon(1e-4));
+}
+
+TEST_CASE("local SGD with overlap waits only for what an average takes longer than a round") {
+  // 40 steps of 4 ms. An average takes two latencies, and the last one is always waited for.
+  const auto milliseconds = [](const char* overlap, double latency_s) {
+    ToyRun run = with({{"period", "10"}, {"overlap", overlap}});
+    run.speeds = {1, 1};
+    run.steps_each = 40;
+    run.wire.latency_s = latency_s;
+    ToyLab lab(make("local-sgd"), run);
+    REQUIRE(lab.finish());
+    return 1000 * lab.world.seconds_now();
+  };
+  CHECK(milliseconds("false", 0.015) == doctest::Approx(160 + 4 * 30).epsilon(0.02));
+  CHECK(milliseconds("true", 0.015) == doctest::Approx(160 + 30).epsilon(0.02));
+  CHECK(milliseconds("true", 0.050) == doctest::Approx(40 + 3 * 100 + 100).epsilon(0.02));
+}
+
 TEST_CASE("a row that averages with all of what it heard refuses a codec that says a part of it") {
   for (const char* row : {"gossip-sgd", "adaptive-gossip", "eventgrad", "easgd"}) {
     CAPTURE(row);
@@ -118,6 +155,10 @@ TEST_CASE("a row that averages with all of what it heard refuses a codec that sa
     ToyLab dense(make(row), with({{"codec", "int4"}}));
     CHECK(!dense.strategy->mistake(dense.job));
   }
+  ToyLab late(make("local-sgd"), with({{"codec", "int8"}}));
+  CHECK(!late.strategy->mistake(late.job));
+  late.set("overlap", "true");
+  CHECK(late.strategy->mistake(late.job)->ends_with("set strategy.codec = \"fp32\""));
 }
 
 TEST_CASE("every row that descends clips the gradient as the job says") {

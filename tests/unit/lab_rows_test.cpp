@@ -45,6 +45,7 @@ const std::vector<Case>& cases() {
       {"local-sgd", {}},
       {"local-sgd", {{"rule", "quadratic"}, {"alpha", "0.1"}}},
       {"local-sgd", {{"codec", "int4"}}},
+      {"local-sgd", {{"overlap", "true"}}},
       {"local-sgd", {{"codec", "top_k:128"}, {"transport", "all-gather"}}},
       {"diloco", {{"period", "10"}}},
       {"sparseloco", {{"period", "5"}, {"codec", "top_k:256"}}},
@@ -399,6 +400,7 @@ TEST_CASE("rows say how many floats they keep beside the model") {
     CHECK(state_of("sync-sgd", {{"compression", "qsgd"}}, n).node_floats == p);
     CHECK(state_of("sync-sgd", {{"compression", "dgc"}}, n).node_floats == 2 * p);
     CHECK(state_of("local-sgd", {}, n).node_floats == 2 * p);
+    CHECK(state_of("local-sgd", {{"overlap", "true"}}, n).node_floats == 3 * p);
     CHECK(state_of("gossip-sgd", {}, n).node_floats == p);
     constexpr auto adamw = OptimizerSpec::Kind::adamw;
     CHECK(state_of("asgd", {{"momentum", "per-worker"}}, n, adamw).server_floats == n * 2 * p);

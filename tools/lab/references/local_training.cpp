@@ -161,7 +161,8 @@ void RoundTraining::go_on(std::size_t i) {
     --left_[i];
     return;
   }
-  if (++ready_ == nodes()) exchange();
+  if (++ready_ < nodes() || under_way_) return;
+  overlaps() ? exchange_beside() : exchange();
 }
 
 // When the samples are spent the round ends early, and its exchange is the last. With final_average
@@ -181,6 +182,22 @@ void RoundTraining::exchange() {
     add_to_statistics(schema(), moved, shared_);
     for (std::size_t i = 0; i < nodes(); ++i) x(i) = shared_;
     if (!last) begin_round();
+  });
+}
+
+// All have made the steps of the round, and the average of the last one is there.
+void RoundTraining::exchange_beside() {
+  for (std::size_t i = 0; i < sent_.size(); ++i)
+    for (std::size_t p = 0; p < floats(); ++p) x(i)[p] += means_[i][p] - sent_[i][p];
+  if (exhausted()) return exchange();
+  sent_.clear();
+  for (std::size_t i = 0; i < nodes(); ++i) sent_.push_back(x(i));
+  means_ = sent_;
+  under_way_ = true;
+  begin_round();
+  each_->run(means_, [this] {
+    under_way_ = false;
+    if (ready_ == nodes()) exchange_beside();
   });
 }
 

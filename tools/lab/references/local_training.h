@@ -107,6 +107,8 @@ class RoundTraining : public LocalTraining {
   // averaged after that, whatever it makes of them.
   virtual void outer_step(const Vector& change) = 0;
   [[nodiscard]] virtual std::uint64_t outer_floats() const { return 0; }  // of its state
+  // Whether a round's average is under way during the next one; codec fp32 only.
+  [[nodiscard]] virtual bool overlaps() const { return false; }
   [[nodiscard]] virtual double error_decay() const { return 1.0; }
 
   void begin_training() final;
@@ -119,6 +121,7 @@ class RoundTraining : public LocalTraining {
   void begin_round();
   void go_on(std::size_t i);
   void exchange();
+  void exchange_beside();
 
   Transport transport_ = Transport::two_phase;
   AllReduce algorithm_ = AllReduce::ring;
@@ -128,6 +131,9 @@ class RoundTraining : public LocalTraining {
   std::uint64_t period_ = 0;
   std::vector<std::uint64_t> left_;  // steps of this round
   std::size_t ready_ = 0;
+  // An average beside training: of the models as they were sent (both empty before the first).
+  Vectors sent_, means_;
+  bool under_way_ = false;
 };
 
 // For a row that averages with what it last heard of a neighbour, however old: nullopt or why not.
