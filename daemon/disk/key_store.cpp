@@ -43,7 +43,8 @@ void KeyStore::change(const char* what, How how, Changed done) {
   if (changing_)
     return done(Error{"disk-slow", "the change before is not on disk yet; try again when it is"});
   changing_ = true;
-  const auto made = std::make_shared<Change>(Change{*keys_});  // shared by the writer and its answer
+  const auto made =
+      std::make_shared<Change>(Change{*keys_});  // shared by the writer and its answer
   const Error late{"disk-slow", "the keys are not on disk after " +
                                     std::to_string(answer_limit / std::chrono::seconds(1)) +
                                     " s; they come into force when they are"};

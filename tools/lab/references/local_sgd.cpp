@@ -6,10 +6,10 @@
 //   overlap: x_i ← x_i + mean_j y_j − y_i after H steps, y the models when the round before ended
 //
 // Stich, "Local SGD Converges Fast and Communicates Little" (2019); Gu et al., "A Quadratic
-// Synchronization Rule for Distributed Deep Learning" (ICLR 2024); the overlap: Shen et al., "Faster
-// Distributed Deep Net Training: Computation and Communication Decoupled Stochastic Gradient
-// Descent" (IJCAI 2019). Certain. The optimiser's state stays on its machine. A codec other than
-// fp32 is applied to the differences, with error feedback (ours).
+// Synchronization Rule for Distributed Deep Learning" (ICLR 2024); the overlap: Shen et al.,
+// "Faster Distributed Deep Net Training: Computation and Communication Decoupled Stochastic
+// Gradient Descent" (IJCAI 2019). Certain. The optimiser's state stays on its machine. A codec
+// other than fp32 is applied to the differences, with error feedback (ours).
 #include "tools/lab/references/formulas.h"
 #include "tools/lab/references/local_training.h"
 #include "tools/lab/references/registry.h"
