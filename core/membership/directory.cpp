@@ -359,9 +359,12 @@ std::vector<NodeId> Directory::overdue(const Timeouts& timeouts, Instant now) co
 }
 
 void Directory::forgive(Duration gap, Instant now) {
-  for (const NodeId id : suspects_) entries_.at(id).suspected += gap;
+  for (const NodeId id : suspects_) {
+    Instant& suspected = entries_.at(id).suspected;
+    suspected = std::min(suspected + gap, now);
+  }
   for (auto& [id, entry] : entries_) {
-    entry.said += gap;  // what they did meanwhile, they will say
+    entry.said = std::min(entry.said + gap, now);  // what they did meanwhile, they will say
     entry.refreshed = std::min(entry.refreshed + gap, now);
   }
 }

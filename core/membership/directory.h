@@ -50,6 +50,12 @@ class Directory {
     std::optional<double> pace;         // samples/s between its words, smoothed; none: of one word
     std::optional<Counted> paced_from;  // the word that the next pace is measured from
     [[nodiscard]] bool was_ever_met() const { return met || met_before; }
+    // What a restart is to know of it. A verdict of a time without links is void once there is one.
+    [[nodiscard]] MemberRecord to_keep() const {
+      MemberRecord kept = record;
+      if (lonely) kept.state = MemberState::alive;
+      return kept;
+    }
   };
   enum class Outcome : std::uint8_t {
     unchanged,

@@ -152,7 +152,7 @@ void Conductor::take_another_id(const Cloned& notice, Instant now) {
   fresh.former_samples = progress_.trained_under_all_ids();
   fresh.paused = state_.paused;
   for (const auto& [id, entry] : directory_.entries()) {
-    fresh.members.push_back(entry.record);
+    fresh.members.push_back(entry.to_keep());
     if (entry.was_ever_met()) fresh.met.insert(id);
   }
   for (MemberRecord& record : fresh.members) {

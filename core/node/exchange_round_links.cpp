@@ -115,7 +115,8 @@ bool ExchangeRound::is_distrusted(const RoundContext& context) const {
 void ExchangeRound::note_taken(RoundLink& item, const RoundContext& context) {
   const std::optional<float> gain = item.link.take_gain();
   if (!gain) return;
-  taken_ += static_cast<double>(*gain);
+  // Two newcomers that exchange with each other have taken nothing of the cluster's model.
+  taken_ += static_cast<double>(*gain * std::clamp(item.link.peer_weight(), 0.0f, 1.0f));
   if (!is_distrusted(context)) return;
   const double rest = 1 - static_cast<double>(*gain);
   if (rest * item.link.counters().consensus_distance > taken_apart) return;
@@ -139,7 +140,8 @@ bool ExchangeRound::pauses_among_training(const RoundLink& item,
 // Between two own turns on a link while this node trains.
 Duration ExchangeRound::usual_spacing() const {
   const double spacing = static_cast<double>(policy_.period_steps) * instead_.step_seconds;
-  return spacing > 0 ? std::min(from_seconds(spacing), policy_.heartbeat) : policy_.heartbeat;
+  return spacing > 0 && spacing < seconds(policy_.heartbeat) ? from_seconds(spacing)
+                                                             : policy_.heartbeat;
 }
 
 Step ExchangeRound::steps_since_spoken(NodeId peer) const {

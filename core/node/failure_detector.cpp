@@ -20,9 +20,9 @@ FailureDetector::Attention FailureDetector::on_time(Instant now) {
   if (now >= awareness_until_) awareness_ = 0;
   if (gap <= attention_max) return {};
   Attention attention{.deaf = gap - attention_max};
-  for (auto& [id, session] : sessions_) {
-    session.last_byte += attention.deaf;
-    session.opened += attention.deaf;
+  for (auto& [id, session] : sessions_) {  // what came since the gap began needs no allowance
+    session.last_byte = std::min(session.last_byte + attention.deaf, now);
+    session.opened = std::min(session.opened + attention.deaf, now);
   }
   if (gap > policy_.suspect_after / 2) attention.stood_still = gap;
   if (gap > std::max(policy_.fail_after, policy_.suspect_after / 2))

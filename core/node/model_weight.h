@@ -4,8 +4,8 @@
 // others', and an exchange would take half of it.
 //
 // The answer: the weight of a newcomer begins at `joiner_weight` and rises to 1 over `joiner_steps`
-// own steps. Where no steps are made it rises when most of another model has been taken: gains add
-// up. A node that reaches the job's end without an own step since it came, or with a model from
+// own steps. Where no steps are made it rises when most of another model has been taken (gains add
+// up, each times the neighbour's weight) and then stays. A node that reaches the job's end without an own step since it came, or with a model from
 // before and a weight that has not risen, keeps the small weight for the final exchange, since its
 // model may be older than the others'. With batch balancing the weight is multiplied by the share
 // of the minibatch. Pure; core strand.
@@ -46,9 +46,13 @@ class ModelWeight {
                               (policy.joiner_weight + (1.0 - policy.joiner_weight) * share));
   }
   // Before the job's end, where no steps are made.
-  [[nodiscard]] float interrupted(const ExchangePolicy& policy, Step step, double taken) const {
-    return has_taken_over(taken) ? 1.0f : training(policy, step, 1);
+  [[nodiscard]] float interrupted(const ExchangePolicy& policy, Step step, double taken,
+                                  double batch_share) const {
+    return has_taken_over(taken) ? static_cast<float>(batch_share)
+                                 : training(policy, step, batch_share);
   }
+  // Steps are made again.
+  void go_on(double taken) { ramping_ = ramping_ && !has_taken_over(taken); }
   [[nodiscard]] float at_end(const ExchangePolicy& policy) const {
     return late_ ? static_cast<float>(policy.joiner_weight) : 1.0f;
   }

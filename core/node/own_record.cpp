@@ -88,7 +88,9 @@ void Conductor::renew_own_record(Instant now) {
                        record.phase != said.phase || record.name != said.name ||
                        record.address != said.address || record.budget != said.budget ||
                        record.reachability != said.reachability ||
-                       (record.consensus_distance < bound) != (said.consensus_distance < bound) ||
+                       // the others wait for its final model
+                       (life_.is_at_end() &&
+                        (record.consensus_distance < bound) != (said.consensus_distance < bound)) ||
                        // at rest a count is final: all are to know it
                        (!steps_allowed() && record.samples != said.samples);
   // A trainer that hangs says nothing, and without a word the others would count on at its rate.

@@ -21,6 +21,8 @@ bool Conductor::set_phase(Phase to, const std::string& why) {
   const Phase from = phase();
   if (!life_.enter(to)) return false;
   if (to == Phase::finishing) state_.paused = false;
+  if (life_.is_training() && (from == Phase::paused || from == Phase::waiting_for_trainer))
+    weight_.go_on(round_.taken());
   log(Level::info, std::string("event=phase from=") + to_string(from) +
                        " to=" + to_string(phase()) + " why=" + log_quoted(why));
   return true;
@@ -74,6 +76,7 @@ void Conductor::check_finish(Instant now) {
   const bool stale = life_.is(Phase::finished) && final_.is_stale(config_.exchange.consensus_bound);
   if (!life_.is(Phase::finishing) && !stale) return;
   const std::string why_not = why_no_final_model();
+  if (why_not.empty() && open_links() > 0) weight_.agree();
   if (stale) return renew_final(why_not.empty(), now);
   if (!why_not.empty() && !life_.is_overdue(now)) return;
   if (!why_not.empty())
@@ -83,7 +86,6 @@ void Conductor::check_finish(Instant now) {
   set_phase(Phase::finished,
             why_not.empty() ? why_final_model(config_.exchange.enabled, directory_.alive_others())
                             : "time for the final exchange is up");
-  weight_.agree();
   final_.want();
   persistence_.request();
   if (round_.is_waiting()) write_final();
@@ -177,6 +179,9 @@ void Conductor::say_left(Instant now) {
   set_phase(Phase::left, "by the operator");
   renew_own_record(now);
   gossip(now);
+  for (auto& [id, session] : peers_.sessions())  // a silent one may hear this once it thaws
+    if (session.established() && !detector_.hears(id, now))
+      send(session, Members{{directory_.self()}, {}, {}});
   close_all("left", "this node leaves the cluster", now);
 }
 

@@ -160,9 +160,9 @@ float Conductor::own_weight() const {
   const ExchangePolicy& policy = config_.exchange;
   const Step step = round_.last().step;
   if (life_.is_at_end()) return weight_.at_end(policy);
-  if (!steps_allowed()) return weight_.interrupted(policy, step, round_.taken());
-  return weight_.training(policy, step,
-                          balancer_.weighs_mixing() ? balancer_.share(job_batch()) : 1.0);
+  const double share = balancer_.weighs_mixing() ? balancer_.share(job_batch()) : 1.0;
+  if (!steps_allowed()) return weight_.interrupted(policy, step, round_.taken(), share);
+  return weight_.training(policy, step, share);
 }
 
 }  // namespace gossipd

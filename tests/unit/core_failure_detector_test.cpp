@@ -114,6 +114,22 @@ TEST_CASE("time in which this node did not listen is no silence of others") {
   CHECK(watch.judge().silent.size() == 1);
 }
 
+TEST_CASE(
+    "what is heard before the first look at the time after a stand-still is not dated later") {
+  Watch watch;
+  watch.establish(line, peer);
+  watch.now += 60s;
+  REQUIRE(watch.directory.accuse(other, watch.now));
+  watch.detector.on_sign_of_life(line, watch.now);
+  watch.detector.on_time(watch.now);
+  watch.directory.forgive(60s, watch.now);
+  CHECK(watch.detector.last_heard(line) == watch.now);
+  watch.pass(policy.suspect_after + 100ms);
+  CHECK(watch.judge().silent.size() == 1);
+  watch.pass(policy.fail_after);
+  CHECK(watch.directory.overdue(watch.detector.timeouts(), watch.now).size() == 1);
+}
+
 TEST_CASE("a short pause is deafness, but puts a node out of step neither with itself nor others") {
   Watch watch;
   const auto short_pause = watch.detector.on_time(watch.now += 1s);

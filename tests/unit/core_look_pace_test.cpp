@@ -105,8 +105,13 @@ TEST_CASE("where no steps are made a newcomer's weight rises with what it takes 
   policy.joiner_weight = 0.2;
   ModelWeight weight;
   weight.join(Step{50}, 7);
-  CHECK(weight.interrupted(policy, Step{50}, 7.5) == doctest::Approx(0.2));
-  CHECK(weight.interrupted(policy, Step{50}, 7.95) == 1);
+  CHECK(weight.interrupted(policy, Step{50}, 7.5, 1) == doctest::Approx(0.2));
+  CHECK(weight.interrupted(policy, Step{50}, 7.95, 1) == 1);
+  CHECK(weight.interrupted(policy, Step{50}, 7.95, 0.25) == 0.25);
+  weight.go_on(7.5);
+  CHECK(weight.training(policy, Step{50}, 1) == doctest::Approx(0.2));
+  weight.go_on(7.95);
+  CHECK(weight.training(policy, Step{50}, 1) == 1);
 }
 
 TEST_CASE("a peer is distrusted when its loss is far beyond the median of three or more") {
