@@ -240,7 +240,7 @@ class Attachment:
     def _kept(self, loss: Any) -> Any:
         if not hasattr(loss, "__float__") or getattr(loss, "size", 1) != 1:
             raise TypeError(f"loss is {loss!r:.100}; give one number")
-        return loss
+        return loss.reshape(()) if getattr(loss, "ndim", 0) else loss  # without waiting for it
 
     def _loss_number(self) -> float:
         """The newest loss that is known without waiting; NaN before there is one."""
