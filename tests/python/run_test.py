@@ -300,25 +300,6 @@ def test_an_invite_that_is_asked_for_takes_the_other_addresses_along(launch, tmp
     assert "--join" not in line and join == "box1,gossip1secret"
 
 
-@pytest.mark.parametrize(
-    "written,joins",
-    [
-        (["--join", "gossip1abc"], "gossip1abc"),
-        (["--join=gossip1abc"], "gossip1abc"),
-        (["--join", "gossip1abc", "--join=box2:1", "--join", "box3"], "gossip1abc,box2:1,box3"),
-        (["--join", "box2", "--join", "gossip1abc"], "box2,gossip1abc"),
-    ],
-)
-def test_an_invite_on_the_command_line_is_taken_off_it(written, joins, monkeypatch):
-    became = []
-    monkeypatch.setattr(os, "execv", lambda program, line: became.append(line))
-    monkeypatch.setenv("GOSSIPD_JOIN", "gossip1old")
-    run.hide_invite([*written, "--rest", "a"], ["gossip1"])
-    (line,) = became
-    assert line[1:] == ["-c", run.again(), "run", "--rest", "a", "--", "gossip1"]
-    assert os.environ["GOSSIPD_JOIN"] == joins
-
-
 def test_an_invite_on_the_command_line_runs_nothing_of_the_folder_it_is_started_in(tmp_path):
     (tmp_path / "gossipd.py").write_text("raise SystemExit(7)")
     (tmp_path / "bin").mkdir()
@@ -334,24 +315,6 @@ def test_an_invite_on_the_command_line_runs_nothing_of_the_folder_it_is_started_
         text=True,
     )
     assert made.returncode == 1 and "exit code 1" in made.stderr, made
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        ["--name", "gossip1"],
-        ["--state-dir=/data/gossip1"],
-        ["--set", "note=gossip1"],
-        ["--jion", "gossip1abc"],
-        ["--join", "box1:7610", "--name", "gossip1"],
-        ["--join"],
-    ],
-)
-def test_what_only_looks_like_an_invite_stays_where_it_is(written, monkeypatch):
-    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it was taken"))
-    monkeypatch.setenv("GOSSIPD_JOIN", "")
-    assert run.hide_invite(written, ["--join", "gossip1abc"]) == written
-    assert os.environ["GOSSIPD_JOIN"] == ""
 
 
 @pytest.mark.parametrize(

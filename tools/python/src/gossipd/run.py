@@ -37,7 +37,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .client import Client, NoDaemon, Refused
 from .command import EXIT_MISSING, EXIT_USAGE, OURS, find_program, missing, programs_on_path
-from .run_options import client_of, value_of
+from .run_invite import hide_invite
+from .run_options import Usage, client_of, value_of
 from .session import connect
 from .sockets import SOCKET_NAME, default_socket
 
@@ -51,7 +52,6 @@ STOP_S = 30.0
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
 EXIT_CONFIGURATION = 78
 EXIT_CANNOT_RUN = 126
-INVITE = "gossip1"
 PR_SET_PDEATHSIG = 1
 OWN_OPTIONS = {"--socket-wait": 60.0, "--linger": 30.0}
 CTL_VARIABLES = {
@@ -61,10 +61,6 @@ CTL_VARIABLES = {
 }
 _PEER = struct.Struct("3i")  # process, user and group
 _libc = ctypes.CDLL(None)
-
-
-class Usage(ValueError):
-    """What is wrong with the command line."""
 
 
 def split(arguments: Sequence[str]) -> Tuple[List[str], List[str]]:
@@ -160,61 +156,6 @@ def free_port(first: int, taken: Sequence[int] = ()) -> int:
             except OSError:
                 continue
     raise Usage(f"all ports from {first} to {first + PORTS_TRIED - 1} are taken; give --listen")
-
-
-def joins_of(options: Sequence[str]) -> Tuple[List[str], List[str]]:
-    """The values of --join, and the other options."""
-    joins: List[str] = []
-    rest: List[str] = []
-    words = iter(options)
-    for word in words:  # a state directory may be called like an invite, so only --join counts
-        name, equals, value = word.partition("=")
-        following = value if equals else next(words, None) if name == "--join" else None
-        if name != "--join" or following is None:
-            rest.append(word)
-        else:
-            joins.append(following)
-    return joins, rest
-
-
-def hide_invite(options: Sequence[str], command: Sequence[str]) -> List[str]:
-    """The options without an invite, which is a secret: it goes from where `ps` shows it to the
-    environment, where only this user can see it. Where one stands on the command line this program
-    starts once more, without it. The other values of --join go along: the daemon takes the
-    environment's only where the command line has none.
-    """
-    joins, rest = joins_of(options)
-    shown = any(value.startswith(INVITE) for value in joins)
-    if not shown and "-" not in joins:
-        return list(options)
-    os.environ["GOSSIPD_JOIN"] = ",".join(
-        ask_for_invite() if value == "-" else value for value in joins
-    )
-    if shown:
-        sys.stdout.flush()
-        line = [sys.executable, "-c", again(), "run", *rest, "--", *command]
-        os.execv(sys.executable, line)
-    return rest
-
-
-def again() -> str:
-    """The program that this one is. `-m` would look for modules where we were started first."""
-    return (
-        f"import sys; sys.path[0] = {sys.path[0]!r}; from gossipd.command import main;"
-        " sys.exit(main())"
-    )
-
-
-def ask_for_invite() -> str:
-    if sys.stdin.isatty():
-        import getpass
-
-        invite = getpass.getpass("invite: ").strip()
-    else:
-        invite = sys.stdin.readline().strip()
-    if not invite:
-        raise Usage("--join - has read no invite; `gossipctl invite` on a member prints one")
-    return invite
 
 
 def _die_with_us() -> None:

@@ -24,6 +24,10 @@ LOOPBACK = re.compile(r"(localhost|127\.[0-9.]+|\[::1\])(:\d+)?")
 EVERYWHERE = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
+class Usage(ValueError):
+    """What is wrong with the command line."""
+
+
 def from_node_file(options: Sequence[str], key: str) -> Optional[str]:
     """What the file of --config says; one that cannot be read is for the daemon to tell of."""
     path = given(options, "--config", "config")
