@@ -285,10 +285,10 @@ def test_an_option_without_its_value_takes_none_that_we_add(launch, tmp_path):
 
 
 def test_an_invite_from_standard_input_is_in_no_command_line(launch, tmp_path):
-    text = "print('GOSSIPD_JOIN' in os.environ)"
+    text = "print('GOSSIPD_JOIN' in os.environ, repr(sys.stdin.read()))"
     process = launch("--join", "-", *script(text), stdin=subprocess.PIPE)
-    out, err = process.communicate("gossip1secret\n", timeout=60)
-    assert out == "False\n", err
+    out, err = process.communicate("\ngossip1secret\nthe script's\n", timeout=60)
+    assert out == "False \"the script's\\n\"\n", err
     ((line, join),) = lives(tmp_path)
     assert "--join" not in line and join == "gossip1secret"
 

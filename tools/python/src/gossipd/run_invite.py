@@ -9,6 +9,8 @@ from typing import List, Sequence, Tuple
 
 from .run_options import Usage
 
+STDIN = 0
+LINE_BYTES_MAX = 4096  # as the daemon has it
 INVITE = re.compile("gossip[0-9]", re.IGNORECASE)  # within quotes or a whole command, too
 
 
@@ -60,12 +62,27 @@ def again() -> str:
 
 
 def ask_for_invite() -> str:
-    if sys.stdin.isatty():
+    """From the terminal, or the next line of standard input that has something in it."""
+    if os.isatty(STDIN):
         import getpass
 
         invite = getpass.getpass("invite: ").strip()
     else:
-        invite = sys.stdin.readline().strip()
+        invite = read_line(STDIN)
     if not invite:
         raise Usage("--join - has read no invite; `gossipctl invite` on a member prints one")
     return invite
+
+
+def read_line(file: int) -> str:
+    """As the daemon reads it; what follows the line is the script's, so nothing of it is taken."""
+    line = b""
+    while len(line) < LINE_BYTES_MAX:
+        byte = os.read(file, 1)
+        if byte not in (b"", b"\n", b"\r"):
+            line += byte
+        elif not byte or line.strip():
+            break
+        else:
+            line = b""
+    return line.decode("utf-8", "replace").strip()
