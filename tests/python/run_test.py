@@ -420,10 +420,15 @@ def test_a_port_that_another_has_taken_is_not_asked_for_again(monkeypatch, tmp_p
         daemon.process.wait()
 
 
-def test_ports_that_are_taken_are_passed_over():
+@pytest.mark.parametrize("family,address", [("AF_INET", ""), ("AF_INET6", "::1")])
+def test_ports_that_are_taken_are_passed_over(family, address):
     import socket
 
-    with socket.socket() as taken:
-        taken.bind(("", 0))
+    with socket.socket(getattr(socket, family)) as taken:
+        try:
+            taken.bind((address, 0))
+        except OSError:
+            pytest.skip("no IPv6 here")
+        taken.listen()
         port = taken.getsockname()[1]
         assert run.free_port(port) > port

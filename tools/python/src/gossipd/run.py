@@ -143,12 +143,22 @@ def check_options(options: Sequence[str]) -> None:
     check_kind(job, text)
 
 
+def _unbound() -> socket.socket:
+    """Of IPv6 and IPv4, as the daemon's at *; of IPv4 where there is no IPv6."""
+    try:
+        made = socket.socket(socket.AF_INET6)
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    except OSError:
+        made = socket.socket()
+    # A port whose connections have only just ended is free, for the daemon too.
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return made
+
+
 def free_port(first: int, taken: Sequence[int] = ()) -> int:
     """The first port from `first` on that nobody listens on."""
     for port in range(first, first + PORTS_TRIED):
-        with socket.socket() as probe:
-            # A port whose connections have only just ended is free, for the daemon too.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with _unbound() as probe:
             try:
                 probe.bind(("", port))
                 if port not in taken:
