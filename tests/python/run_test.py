@@ -11,6 +11,7 @@ import sys
 import termios
 import threading
 import time
+import types
 
 import pytest
 from processes import die_with_the_test, read_some, wait_until
@@ -418,6 +419,52 @@ def test_a_port_that_another_has_taken_is_not_asked_for_again(monkeypatch, tmp_p
             daemon.keep_alive()
         assert not daemon._line[daemon._line.index("--listen") + 1].endswith(":" + port)
         daemon.process.wait()
+
+
+@pytest.fixture
+def dies(monkeypatch, tmp_path):
+    """A daemon that dies at once, and the clock that `gossipd run` goes by."""
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(run, "time", clock)
+    made = run.Daemon("/bin/false", ["--state-dir", str(tmp_path)], None)
+    made.process.wait()
+    return made, clock
+
+
+def test_the_pause_before_a_daemon_is_started_again_is_short_once_it_has_lived_long(dies, capsys):
+    daemon, clock = dies
+    pauses = [1, 2, 4, 8, 16, 30, 30]
+    for pause in pauses:
+        daemon.keep_alive()
+        assert f"; again in {pause} s\n" in capsys.readouterr().err
+        clock.now += pause
+        daemon.keep_alive()
+        daemon.process.wait()
+    clock.now += 60
+    daemon.keep_alive()
+    assert "; again in 1 s\n" in capsys.readouterr().err
+
+
+def test_a_daemon_that_cannot_be_started_again_does_not_end_the_script(dies, capsys, monkeypatch):
+    daemon, clock = dies
+    first, program = daemon.process, daemon._line[0]
+    monkeypatch.setattr(run, "PORTS_TRIED", 0)
+    for _ in range(30):
+        clock.now += 10
+        daemon.keep_alive()
+    said = capsys.readouterr().err
+    assert daemon.process is first and "cannot be started: all ports from" in said
+    assert "again in 16 s" in said  # not steady: it has not lived at all
+    monkeypatch.setattr(run, "PORTS_TRIED", 200)
+    for line in ("/no/such/program", program):
+        daemon._line[0] = line
+        clock.now += 60
+        daemon.keep_alive()
+        clock.now += 60
+        daemon.keep_alive()
+    assert "cannot be started: [Errno 2] No such file" in capsys.readouterr().err
+    assert daemon.process is not first
+    daemon.process.wait()
 
 
 @pytest.mark.parametrize("family,address", [("AF_INET", ""), ("AF_INET6", "::1")])

@@ -50,6 +50,7 @@ POLL_S = 0.1
 JOB_BYTES_MAX = 1 << 20
 STOP_S = 30.0
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
+STEADY_S = 60.0  # a daemon that has lived so long is started again soon
 EXIT_CONFIGURATION = 78
 EXIT_CANNOT_RUN = 126
 PR_SET_PDEATHSIG = 1
@@ -192,6 +193,7 @@ class Daemon:
                 f"--daemon-log: {log}: {error.strerror}; name a file that can be written"
             ) from error
         self._restart_s, self._restart_at = RESTART_MIN_S, 0.0
+        self._started_at = time.monotonic()
         self._to_end = False  # SIGTERM has been sent to it
         self._told_end = False
         self._choose_ports()
@@ -279,7 +281,9 @@ class Daemon:
         check_kind(f"job '{job.get('name')}' of {self.rest}", str(job["document"]))
 
     def keep_alive(self) -> None:
-        """Starts it again, with growing pauses, unless its configuration is wrong."""
+        """Starts it again unless its configuration is wrong; with growing pauses where it dies
+        young.
+        """
         code, now = self.process.poll(), time.monotonic()
         if code is None:
             return
@@ -293,6 +297,8 @@ class Daemon:
             self._told_end = True
             return
         if not self._restart_at:
+            if now - self._started_at >= STEADY_S:
+                self._restart_s = RESTART_MIN_S
             print(
                 f"gossipd run: the daemon ended with {code}; again in {self._restart_s:g} s",
                 file=sys.stderr,
@@ -300,11 +306,14 @@ class Daemon:
             self._restart_at = now + self._restart_s
             self._restart_s = min(2 * self._restart_s, RESTART_MAX_S)
         elif now >= self._restart_at:
-            self._restart_at = 0.0
-            # A founder listens for peers only once it has a trainer, which may be long after.
-            if self._lost_a_port():
-                self._choose_ports()
-            self.process = self._start()
+            self._restart_at, self._started_at = 0.0, now
+            try:
+                # A founder listens for peers only once it has a trainer, which may be long after.
+                if self._lost_a_port():
+                    self._choose_ports()
+                self.process = self._start()
+            except (Usage, OSError) as error:  # the script goes on meanwhile
+                print(f"gossipd run: the daemon cannot be started: {error}", file=sys.stderr)
 
     def hurry(self) -> None:
         """Ends it without lingering; the second time at once."""
