@@ -38,7 +38,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from .client import Client, NoDaemon, Refused
 from .command import EXIT_MISSING, EXIT_USAGE, OURS, find_program, missing, programs_on_path
 from .run_invite import hide_invite
-from .run_options import Usage, client_of, value_of
+from .run_options import Usage, client_of, source_of, value_of
 from .session import connect
 from .sockets import SOCKET_NAME, default_socket
 
@@ -60,6 +60,7 @@ CTL_VARIABLES = {
     "token_file": "GOSSIPCTL_TOKEN_FILE",
     "ca_file": "GOSSIPCTL_CA_FILE",
 }
+TRAINER_SOCKET = ("--set trainer.socket", "trainer.socket")  # it has no option of its own
 _PEER = struct.Struct("3i")  # process, user and group
 _libc = ctypes.CDLL(None)
 
@@ -133,6 +134,11 @@ def check_options(options: Sequence[str]) -> None:
             f"rest.listen (--rest) {rest}: the script is told the port before the daemon begins;"
             " name one, or leave it out and a free one is taken"
         )
+    if value_of(options, *TRAINER_SOCKET) == "none":
+        raise Usage(
+            "trainer.socket is none, so no script can attach: take it out of "
+            + source_of(options, *TRAINER_SOCKET)
+        )
     job = value_of(options, "--job", "job")
     if not job:
         return
@@ -183,7 +189,7 @@ class Daemon:
         self._rest = value_of(options, "--rest", "rest.listen")
         state = value_of(options, "--state-dir", "state_dir")
         self._state = state or os.path.dirname(default_socket(None))
-        said = value_of(options, "--set trainer.socket", "trainer.socket")
+        said = value_of(options, *TRAINER_SOCKET)
         self.socket = said or (os.path.join(state, SOCKET_NAME) if state else default_socket(None))
         self.socket = os.path.abspath(self.socket)
         try:
