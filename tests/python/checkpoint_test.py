@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -207,6 +208,34 @@ def test_an_export_with_wrong_arguments_names_them(capsys):
     said = capsys.readouterr().err
     assert "torch.nn:Linear(in_features=4, out_features='x') cannot be made: " in said
     assert said.endswith("; see --arguments\n")
+
+
+@pytest.mark.parametrize(
+    "asked,way_out",
+    [
+        ("mine.nothing:Net", "write it as"),
+        ("mine.net.deeper:Net", "write it as"),
+        ("nothing.net:Net", "write it as"),
+        ("mine.net:Nothing", "write it as"),
+        (":Net", "write it as"),
+        ("mine.lacks:Net", "No module named 'no_such_package'; install what mine.lacks imports"),
+        ("mine.renamed:Net", "install what mine.renamed imports, or mend the import"),
+    ],
+)
+def test_an_export_tells_a_class_that_is_not_there_from_one_that_lacks_something(
+    tmp_path, monkeypatch, asked, way_out
+):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "net.py").write_text("class Net: pass\n")
+    (tmp_path / "mine" / "lacks.py").write_text("import no_such_package\n")
+    (tmp_path / "mine" / "renamed.py").write_text("from json import no_such_name\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(gossipd.export.Unsupported, match=way_out) as refused:
+        gossipd.export.load_class(asked)
+    assert str(refused.value).startswith(asked + ": ")
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,11 @@ def load_class(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise Unsupported(
-            f"{name}: {error}; write it as PACKAGE.MODULE:CLASS, to be found from this directory"
-        ) from error
+        way_out = "write it as PACKAGE.MODULE:CLASS, to be found from this directory"
+        # Of what is asked for itself the error names the module or a package around it.
+        if isinstance(error, ImportError) and not f"{module_name}.".startswith(f"{error.name}."):
+            way_out = f"install what {module_name} imports, or mend the import"
+        raise Unsupported(f"{name}: {error}; {way_out}") from error
 
 
 def check_tensors(model: "torch.nn.Module") -> None:
