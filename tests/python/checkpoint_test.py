@@ -1,7 +1,10 @@
 """gossipd.load: reads what a node writes, and refuses what is damaged."""
 
+import errno
 import json
+import os
 import random
+import subprocess
 import sys
 
 import numpy as np
@@ -245,3 +248,44 @@ def test_an_export_of_no_tokens_is_a_mistake_of_usage(words, capsys):
     with pytest.raises(SystemExit) as end:
         gossipd.export.main(["torch.nn:Linear", "out.pt", *words])
     assert end.value.code == 2 and "is no whole number from 1 on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_an_export_that_is_cut_off_leaves_the_file_before_and_no_part(tmp_path, monkeypatch, call):
+    out = tmp_path / "out.pt"
+    gossipd.export.write_whole(str(out), b"before")
+    done = []
+    for name in ("fsync", "replace"):
+        plain = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, n=name, f=plain: done.append(n) or f(*a))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, full)
+        with pytest.raises(OSError, match="No space left"):
+            gossipd.export.write_whole(str(out), b"after")
+    assert os.listdir(tmp_path) == ["out.pt"] and out.read_bytes() == b"before"
+    done.clear()
+    gossipd.export.write_whole(str(out), b"after")
+    assert done == ["fsync", "replace"] and out.read_bytes() == b"after"
+
+
+def test_an_export_to_a_full_disk_leaves_no_part(tmp_path):
+    """With a limit of the kernel's on the size of a file, which only a child may have."""
+    out = tmp_path / "out.pt"
+    text = (
+        "import resource, signal, sys, gossipd.export as e;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16));"
+        "e.write_whole(sys.argv[1], bytes(1 << 20))"
+    )
+    source = os.path.dirname(os.path.dirname(gossipd.__file__))
+    ran = subprocess.run(
+        [sys.executable, "-c", text, str(out)],
+        env={**os.environ, "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 1 and "File too large" in ran.stderr and not os.listdir(tmp_path)

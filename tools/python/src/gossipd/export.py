@@ -13,6 +13,7 @@ written; 1 cannot be exported, with the reason; 2 usage.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import json
@@ -139,10 +140,18 @@ def check_training(model: Any, sample: Sample) -> Tuple[List[int], List[str]]:
 
 
 def write_whole(out: str, content: bytes) -> None:
-    """Writes beside `out` first, so that no half file has its name."""
-    with open(out + ".tmp", "wb") as file:
-        file.write(content)
-    os.replace(out + ".tmp", out)
+    """Writes beside `out` first, so that no half file has its name, nor any other."""
+    part = out + ".tmp"
+    with open(part, "wb") as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(part, out)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(part)
+            raise
 
 
 def to_torchscript(
