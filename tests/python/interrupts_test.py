@@ -1,11 +1,13 @@
-"""What comes in the middle of a look, Ctrl-C or an error, ends no look for ever after it."""
+"""What comes in the middle of a look, Ctrl-C, an error or a fork, spoils none of those after it."""
 
+import os
 import time
 
 import numpy as np
 import pytest
 
 import gossipd
+from small_network import attached, train
 
 
 class Loop:
@@ -76,3 +78,14 @@ def test_an_interrupt_at_any_place_of_a_look_lets_the_steps_be_told(daemon, name
     loop.until_told(daemon)
     # The first recv waits and takes nothing, so it may be given up without harm.
     assert daemon.attaches == (1 if (name, number) == ("recv", 1) else 2)
+
+
+def test_a_forked_child_leaves_the_connection_to_its_parent(daemon):
+    model, optimizer, g = attached(daemon)
+    child = os.fork()
+    if child == 0:
+        optimizer.step()  # torch's backward pass cannot run in a forked process
+        os._exit(0 if not g.attached else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    train(model, optimizer)
+    assert [s[0] for s in daemon.steps] == [0, 1]

@@ -137,7 +137,7 @@ class Attachment:
         Args:
             loss: mean over its samples; a number, or a tensor of one element, whose graph is freed.
             samples: the number of samples; a step without counts `samples_per_step`, so of several
-                micro-batches give it for all or for none.
+                micro-batches give it for all or for none. A skipped step's count with the next.
             learning_rate: of the next step; needed only without an optimiser.
         """
         if loss is not None:

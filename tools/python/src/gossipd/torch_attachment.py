@@ -90,12 +90,12 @@ class TorchAttachment(Attachment):
             self._announce_look()
 
     def _after_step(self, optimizer: Any, arguments: Dict[str, Any]) -> None:
-        if was_skipped(optimizer, arguments):
-            self._pending_samples, self._told_samples = 0, False
-            if self._session is not None and self._session.announced:
-                self._look_until_free()
-        else:
+        # Of a step that is skipped the samples that log() was told count with the next, as where
+        # the optimiser isn't called at all, of which we hear nothing.
+        if not was_skipped(optimizer, arguments):
             self._made_step()
+        elif self._session is not None and self._session.announced:
+            self._look_until_free()
 
     def _look_once(self) -> bool:
         self._torch_model.warn_of_new()
