@@ -1,6 +1,8 @@
 """What comes in the middle of a look, Ctrl-C, an error or a fork, spoils none of those after it."""
 
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -89,3 +91,46 @@ def test_a_forked_child_leaves_the_connection_to_its_parent(daemon):
     assert os.waitpid(child, 0)[1] == 0
     train(model, optimizer)
     assert [s[0] for s in daemon.steps] == [0, 1]
+
+
+# Forks while another thread holds the session's lock; says how the child has ended.
+FORKS = """
+import os, sys, threading, time, gossipd
+import numpy as np
+g = gossipd.attach({{"w": np.zeros(3, np.float32)}}, samples_per_step=2)
+held = threading.Event()
+def hold():
+    with g._session._changed:
+        held.set()
+        time.sleep(3600)
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    {}
+    sys.exit(3)
+end = time.monotonic() + 20
+while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+    if time.monotonic() > end:
+        os.kill(child, 9)
+        print("hangs")
+        os._exit(0)
+    time.sleep(0.01)
+print("ends with", os.WEXITSTATUS(ended[1]))
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "child", ["pass", "g.detach(0)", "gossipd.Attachment.detach = lambda *_: time.sleep(3600)"]
+)
+def test_a_forked_child_ends_though_the_lock_was_held_at_the_fork(daemon, child):
+    source = os.path.dirname(os.path.dirname(gossipd.__file__))
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKS.format(child)],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.stdout == "ends with 3\n", ran.stderr

@@ -115,7 +115,7 @@ class Attachment:
             socket = path or default_socket(os.environ.get("GOSSIPD_SOCKET"))
             self._session = Session(socket, model.segments, samples_per_step, lambda: self._told)
         _attachments.add(self)
-        atexit.register(_end, weakref.ref(self))
+        atexit.register(_end, weakref.ref(self), os.getpid())
 
     # ---- what the loop calls ----
 
@@ -493,8 +493,8 @@ def attachments() -> List[Attachment]:
     return [attachment for attachment in list(_attachments) if not attachment._detached]
 
 
-def _end(attachment: "weakref.ReferenceType[Attachment]") -> None:
-    """At the interpreter's end: the daemon should hear of it in order."""
+def _end(attachment: "weakref.ReferenceType[Attachment]", process: int) -> None:
+    """At the interpreter's end: the daemon should hear of it in order. Not from a forked child."""
     alive = attachment()
-    if alive is not None:
+    if alive is not None and process == os.getpid():
         alive.detach(0.0)

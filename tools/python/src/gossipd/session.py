@@ -459,6 +459,7 @@ class Session:
                 os.close(connection.sock.detach())
         self._connection = self._ready = None
         self._closing = True
+        self._changed = threading.Condition()  # the parent's may have been locked at the fork
 
 
 def _of_this_process(refusal: _Refusal) -> str:
