@@ -76,6 +76,19 @@ return import('/dashboard/curves.js').then(({ Curves }) => {
 });
 """
 
+# The ticks of charts whose values are a few roundings apart; push() ends what would never end.
+NARROW = """
+const push = Array.prototype.push;
+Array.prototype.push = function (...values) {
+  if (this.length > 100) throw new Error('endless ticks');
+  return push.apply(this, values);
+};
+return import('/dashboard/curves.js').then(({ ticks }) =>
+  [[1, 1 + 2 ** -52], [-1 - 2 ** -52, -1], [1e300, 1e300 * (1 + 2 ** -52)], [2, 47]]
+    .map(([low, high]) => ticks(low, high)));
+"""
+SOURCES = os.path.join(os.path.dirname(__file__), "../../daemon/rest/dashboard")
+
 
 class Dashboard(BrowserTest):
     def job(self):
@@ -124,6 +137,21 @@ class Dashboard(BrowserTest):
         self.browser.wait("live again", "document.querySelector('.connection.live') !== null")
         self.wait_rows("members", lambda rows: any("training" in row for row in rows))
         self.assertEqual([8000, 20], self.browser.run(RESTARTED))
+
+    def test_values_that_hardly_differ_have_few_ticks(self):
+        files = {"/": ({"Content-Type": "text/html"}, b"<!doctype html>")}
+        for name in ("curves.js", "tables.js"):
+            with open(os.path.join(SOURCES, name), "rb") as file:
+                kind = {"Content-Type": "text/javascript"}
+                files[f"/dashboard/{name}"] = (kind, file.read())
+        node = MadeUpNode(files, None)
+        self.addCleanup(node.server_close)
+        self.addCleanup(node.shutdown)
+        self.browser.open(f"http://127.0.0.1:{node.server_port}/")
+        *narrow, usual = self.browser.run(NARROW)
+        self.assertEqual([20, 40], usual)
+        for ticks in narrow:
+            self.assertIn(len(ticks), (1, 2), ticks)
 
     def assert_fits(self, width):
         """No sideways scrolling on a phone."""

@@ -57,6 +57,22 @@ def test_parts_are_added_to_what_the_step_made_and_copied(daemon):
     assert (steps, samples, loss, finite) == (1, 7, 0.5, 1) and rate == pytest.approx(0.1)
 
 
+class Strict(np.ndarray):
+    """As NumPy's from 2.4 on, and JAX's: only an array without dimensions is a number."""
+
+    def __float__(self):
+        if self.ndim:
+            raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+        return float(self.item())
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_loss_may_be_an_array_of_one_of_any_shape(daemon, shape):
+    g = attached(daemon, tree())
+    g.step(g.params, loss=np.full(shape, 0.5, np.float32).view(Strict))
+    assert daemon.steps[-1][2] == 0.5
+
+
 def test_a_founders_tree_that_is_not_finite_as_float32_is_refused(daemon):
     params = tree()
     params["head"][1, 1] = 1e300

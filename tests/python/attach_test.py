@@ -196,6 +196,27 @@ def test_a_step_that_a_scaler_skips_is_none(daemon, fused):
     assert g.steps == 2
 
 
+@pytest.mark.parametrize("called", [False, True])
+@pytest.mark.parametrize("before", [False, True])
+def test_the_samples_of_a_skipped_step_count_with_the_next_however_it_is_skipped(
+    daemon, called, before
+):
+    model, optimizer, g = attached(daemon)
+    for samples, skipped in ((4, False), (3, True), (5, False), (2, False)):
+        if before:
+            g.log(samples=samples)
+        if skipped:
+            optimizer.found_inf = torch.ones(1)  # as a GradScaler tells a fused optimiser
+        if called or not skipped:
+            optimizer.step()
+        optimizer.found_inf = None
+        if not before:
+            g.log(samples=samples)
+    g.detach()
+    daemon.wait(lambda: daemon.of_type(6))
+    assert daemon.steps[-1][:2] == (3, 14)
+
+
 def test_a_paused_loop_stands_still_until_it_may_go_on(daemon):
     answers = [{}, {"flags": PAUSED}, {"flags": PAUSED}, {}]
     model, optimizer, g = attached(daemon, answers)
@@ -442,17 +463,6 @@ def test_looking_after_several_steps_counts_all(daemon):
     del g._is_time
     train(model, optimizer, 9)
     assert [s[0] for s in daemon.steps] == [0, 4, 8]
-
-
-def test_a_forked_child_leaves_the_connection_to_its_parent(daemon):
-    model, optimizer, g = attached(daemon)
-    child = os.fork()
-    if child == 0:
-        optimizer.step()  # torch's backward pass cannot run in a forked process
-        os._exit(0 if not g.attached else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    train(model, optimizer)
-    assert [s[0] for s in daemon.steps] == [0, 1]
 
 
 def test_no_thread_and_no_descriptor_is_left(daemon):

@@ -1,7 +1,11 @@
 """gossipd.load: reads what a node writes, and refuses what is damaged."""
 
+import errno
 import json
+import os
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -210,9 +214,78 @@ def test_an_export_with_wrong_arguments_names_them(capsys):
 
 
 @pytest.mark.parametrize(
+    "asked,way_out",
+    [
+        ("mine.nothing:Net", "write it as"),
+        ("mine.net.deeper:Net", "write it as"),
+        ("nothing.net:Net", "write it as"),
+        ("mine.net:Nothing", "write it as"),
+        (":Net", "write it as"),
+        ("mine.lacks:Net", "No module named 'no_such_package'; install what mine.lacks imports"),
+        ("mine.renamed:Net", "install what mine.renamed imports, or mend the import"),
+    ],
+)
+def test_an_export_tells_a_class_that_is_not_there_from_one_that_lacks_something(
+    tmp_path, monkeypatch, asked, way_out
+):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "net.py").write_text("class Net: pass\n")
+    (tmp_path / "mine" / "lacks.py").write_text("import no_such_package\n")
+    (tmp_path / "mine" / "renamed.py").write_text("from json import no_such_name\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(gossipd.export.Unsupported, match=way_out) as refused:
+        gossipd.export.load_class(asked)
+    assert str(refused.value).startswith(asked + ": ")
+
+
+@pytest.mark.parametrize(
     "words", [["--tokens", "0"], ["--tokens=-1"], ["--tokens=8", "--vocabulary", "0"]]
 )
 def test_an_export_of_no_tokens_is_a_mistake_of_usage(words, capsys):
     with pytest.raises(SystemExit) as end:
         gossipd.export.main(["torch.nn:Linear", "out.pt", *words])
     assert end.value.code == 2 and "is no whole number from 1 on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_an_export_that_is_cut_off_leaves_the_file_before_and_no_part(tmp_path, monkeypatch, call):
+    out = tmp_path / "out.pt"
+    gossipd.export.write_whole(str(out), b"before")
+    done = []
+    for name in ("fsync", "replace"):
+        plain = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, n=name, f=plain: done.append(n) or f(*a))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, full)
+        with pytest.raises(OSError, match="No space left"):
+            gossipd.export.write_whole(str(out), b"after")
+    assert os.listdir(tmp_path) == ["out.pt"] and out.read_bytes() == b"before"
+    done.clear()
+    gossipd.export.write_whole(str(out), b"after")
+    assert done == ["fsync", "replace"] and out.read_bytes() == b"after"
+
+
+def test_an_export_to_a_full_disk_leaves_no_part(tmp_path):
+    """With a limit of the kernel's on the size of a file, which only a child may have."""
+    out = tmp_path / "out.pt"
+    text = (
+        "import resource, signal, sys, gossipd.export as e;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16));"
+        "e.write_whole(sys.argv[1], bytes(1 << 20))"
+    )
+    source = os.path.dirname(os.path.dirname(gossipd.__file__))
+    ran = subprocess.run(
+        [sys.executable, "-c", text, str(out)],
+        env={**os.environ, "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 1 and "File too large" in ran.stderr and not os.listdir(tmp_path)

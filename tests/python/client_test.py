@@ -348,3 +348,23 @@ def test_a_bridge_without_a_daemon_says_so(tmp_path, capsys):
     pytest.importorskip("wandb", reason="any bridge would do")
     assert bridges.main("wandb", ["--rest", f"unix:{tmp_path}/none", "--once"]) == 1
     assert "no gossipd answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "kind,lost,package",
+    [
+        ("tensorboard", "torch", "torch"),
+        ("tensorboard", "torch.utils.tensorboard", "torch"),
+        ("tensorboard", "tensorboard", "tensorboard"),
+        ("wandb", "wandb", "wandb"),
+        ("wandb", "google", "wandb"),  # a module of protobuf, which wandb needs
+    ],
+)
+def test_a_bridge_names_the_package_that_it_lacks(monkeypatch, capsys, kind, lost, package):
+    def raises(*_):
+        raise ModuleNotFoundError(f"No module named '{lost}'", name=lost)
+
+    monkeypatch.setattr(bridges, f"{kind}_writer", raises)
+    name = ["--name", "a"] if kind == "wandb" else ["runs"]
+    assert bridges.main(kind, [*name, "--rest", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err.endswith(f"'{lost}'; pip install '{package}'\n")

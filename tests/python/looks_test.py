@@ -12,7 +12,7 @@ import pytest
 
 import gossipd
 from fake_daemon import ADD, COPY, FINISHED, REPLACE, SILENT
-from small_network import FLOATS, attached, flat, looks_at_each_step, scaler_of, train
+from small_network import FLOATS, attached, flat, looks_at_each_step, network, scaler_of, train
 
 torch = pytest.importorskip("torch")
 
@@ -128,6 +128,47 @@ def test_a_step_by_way_of_the_parents_step_counts_once(daemon, kind):
     g.detach(0)
     train(model, optimizer)
     assert g.steps == 3 and not optimizer.before and not optimizer.after
+
+
+class Accelerated(torch.optim.Optimizer):
+    """As accelerate wraps an optimiser for a GradScaler, which finds infinities by chance."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.was_called = optimizer, False
+        self._optimizer_original_step_method = plain = optimizer.step
+        self._optimizer_patched_step_method = lambda: self._note() or plain()
+
+    param_groups = property(lambda self: self.optimizer.param_groups)
+
+    def _note(self):
+        self.was_called = True
+
+    def step(self, infinite=False):
+        self.was_called = False
+        self.optimizer.step = self._optimizer_patched_step_method
+        if not infinite:
+            self.optimizer.step()
+        self.optimizer.step = self._optimizer_original_step_method
+        assert self.was_called is not infinite
+
+
+@pytest.mark.parametrize("attach_first", [True, False])
+def test_a_wrapper_that_swaps_step_counts_each_step_once(daemon, attach_first):
+    model = network()
+    plain = Derived(model.parameters())
+    wrapper = None if attach_first else Accelerated(plain)
+    g = gossipd.attach(model, plain if attach_first else wrapper, samples_per_step=5)
+    wrapper = wrapper or Accelerated(plain)
+    for infinite in (False, True, False, False):
+        wrapper.step(infinite=infinite)
+    plain.step()  # between two steps of the wrapper it is the original one
+    assert g.steps == 4
+    g.detach(0)
+    wrapper.step()
+    assert g.steps == 4
+    again = gossipd.attach(model, wrapper, samples_per_step=5)
+    wrapper.step()
+    assert (g.steps, again.steps) == (4, 1)
 
 
 def test_a_look_announced_before_a_step_that_is_skipped_is_taken(daemon):

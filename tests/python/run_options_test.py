@@ -79,6 +79,21 @@ def test_what_a_node_file_says_decides_where_the_script_attaches(monkeypatch, tm
     assert plain[plain.index("--listen") + 1].startswith("127.0.0.1:")
 
 
+def test_a_daemon_without_a_trainers_socket_is_refused_at_once(monkeypatch, tmp_path):
+    file = tmp_path / "node.toml"
+    file.write_text('trainer.socket = "none"\n')
+
+    def refused(options, where):
+        with pytest.raises(run.Usage, match=f"no script can attach: take it out of {where}$"):
+            run.check_options(options)
+
+    refused(["--config", str(file)], f"the node file {file}")
+    monkeypatch.setenv("GOSSIPD_TRAINER_SOCKET", "none")
+    refused([], r"the environment \(GOSSIPD_TRAINER_SOCKET\)")
+    refused(["--set", "trainer.socket=none"], "the command line")
+    run.check_options(["--set=trainer.socket=./none"])
+
+
 @pytest.mark.parametrize(
     "options,asked",
     [

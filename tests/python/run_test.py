@@ -11,6 +11,7 @@ import sys
 import termios
 import threading
 import time
+import types
 
 import pytest
 from processes import die_with_the_test, read_some, wait_until
@@ -285,10 +286,10 @@ def test_an_option_without_its_value_takes_none_that_we_add(launch, tmp_path):
 
 
 def test_an_invite_from_standard_input_is_in_no_command_line(launch, tmp_path):
-    text = "print('GOSSIPD_JOIN' in os.environ)"
+    text = "print('GOSSIPD_JOIN' in os.environ, repr(sys.stdin.read()))"
     process = launch("--join", "-", *script(text), stdin=subprocess.PIPE)
-    out, err = process.communicate("gossip1secret\n", timeout=60)
-    assert out == "False\n", err
+    out, err = process.communicate("\ngossip1secret\nthe script's\n", timeout=60)
+    assert out == "False \"the script's\\n\"\n", err
     ((line, join),) = lives(tmp_path)
     assert "--join" not in line and join == "gossip1secret"
 
@@ -298,25 +299,6 @@ def test_an_invite_that_is_asked_for_takes_the_other_addresses_along(launch, tmp
     process.communicate("gossip1secret\n", timeout=60)
     ((line, join),) = lives(tmp_path)
     assert "--join" not in line and join == "box1,gossip1secret"
-
-
-@pytest.mark.parametrize(
-    "written,joins",
-    [
-        (["--join", "gossip1abc"], "gossip1abc"),
-        (["--join=gossip1abc"], "gossip1abc"),
-        (["--join", "gossip1abc", "--join=box2:1", "--join", "box3"], "gossip1abc,box2:1,box3"),
-        (["--join", "box2", "--join", "gossip1abc"], "box2,gossip1abc"),
-    ],
-)
-def test_an_invite_on_the_command_line_is_taken_off_it(written, joins, monkeypatch):
-    became = []
-    monkeypatch.setattr(os, "execv", lambda program, line: became.append(line))
-    monkeypatch.setenv("GOSSIPD_JOIN", "gossip1old")
-    run.hide_invite([*written, "--rest", "a"], ["gossip1"])
-    (line,) = became
-    assert line[1:] == ["-c", run.again(), "run", "--rest", "a", "--", "gossip1"]
-    assert os.environ["GOSSIPD_JOIN"] == joins
 
 
 def test_an_invite_on_the_command_line_runs_nothing_of_the_folder_it_is_started_in(tmp_path):
@@ -334,24 +316,6 @@ def test_an_invite_on_the_command_line_runs_nothing_of_the_folder_it_is_started_
         text=True,
     )
     assert made.returncode == 1 and "exit code 1" in made.stderr, made
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        ["--name", "gossip1"],
-        ["--state-dir=/data/gossip1"],
-        ["--set", "note=gossip1"],
-        ["--jion", "gossip1abc"],
-        ["--join", "box1:7610", "--name", "gossip1"],
-        ["--join"],
-    ],
-)
-def test_what_only_looks_like_an_invite_stays_where_it_is(written, monkeypatch):
-    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it was taken"))
-    monkeypatch.setenv("GOSSIPD_JOIN", "")
-    assert run.hide_invite(written, ["--join", "gossip1abc"]) == written
-    assert os.environ["GOSSIPD_JOIN"] == ""
 
 
 @pytest.mark.parametrize(
@@ -457,10 +421,61 @@ def test_a_port_that_another_has_taken_is_not_asked_for_again(monkeypatch, tmp_p
         daemon.process.wait()
 
 
-def test_ports_that_are_taken_are_passed_over():
+@pytest.fixture
+def dies(monkeypatch, tmp_path):
+    """A daemon that dies at once, and the clock that `gossipd run` goes by."""
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(run, "time", clock)
+    made = run.Daemon("/bin/false", ["--state-dir", str(tmp_path)], None)
+    made.process.wait()
+    return made, clock
+
+
+def test_the_pause_before_a_daemon_is_started_again_is_short_once_it_has_lived_long(dies, capsys):
+    daemon, clock = dies
+    pauses = [1, 2, 4, 8, 16, 30, 30]
+    for pause in pauses:
+        daemon.keep_alive()
+        assert f"; again in {pause} s\n" in capsys.readouterr().err
+        clock.now += pause
+        daemon.keep_alive()
+        daemon.process.wait()
+    clock.now += 60
+    daemon.keep_alive()
+    assert "; again in 1 s\n" in capsys.readouterr().err
+
+
+def test_a_daemon_that_cannot_be_started_again_does_not_end_the_script(dies, capsys, monkeypatch):
+    daemon, clock = dies
+    first, program = daemon.process, daemon._line[0]
+    monkeypatch.setattr(run, "PORTS_TRIED", 0)
+    for _ in range(30):
+        clock.now += 10
+        daemon.keep_alive()
+    said = capsys.readouterr().err
+    assert daemon.process is first and "cannot be started: all ports from" in said
+    assert "again in 16 s" in said  # not steady: it has not lived at all
+    monkeypatch.setattr(run, "PORTS_TRIED", 200)
+    for line in ("/no/such/program", program):
+        daemon._line[0] = line
+        clock.now += 60
+        daemon.keep_alive()
+        clock.now += 60
+        daemon.keep_alive()
+    assert "cannot be started: [Errno 2] No such file" in capsys.readouterr().err
+    assert daemon.process is not first
+    daemon.process.wait()
+
+
+@pytest.mark.parametrize("family,address", [("AF_INET", ""), ("AF_INET6", "::1")])
+def test_ports_that_are_taken_are_passed_over(family, address):
     import socket
 
-    with socket.socket() as taken:
-        taken.bind(("", 0))
+    with socket.socket(getattr(socket, family)) as taken:
+        try:
+            taken.bind((address, 0))
+        except OSError:
+            pytest.skip("no IPv6 here")
+        taken.listen()
         port = taken.getsockname()[1]
         assert run.free_port(port) > port

@@ -60,8 +60,10 @@ export function ticks(low, high, logarithmic) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((f) => f * power >= rough) * power;
   const made = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-6; value += step)
+  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-6; value += step) {
     made.push(value);
+    if (!(value + step > value)) break; // a step too small for a number as large
+  }
   return made;
 }
 

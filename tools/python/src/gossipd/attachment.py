@@ -115,7 +115,7 @@ class Attachment:
             socket = path or default_socket(os.environ.get("GOSSIPD_SOCKET"))
             self._session = Session(socket, model.segments, samples_per_step, lambda: self._told)
         _attachments.add(self)
-        atexit.register(_end, weakref.ref(self))
+        atexit.register(_end, weakref.ref(self), os.getpid())
 
     # ---- what the loop calls ----
 
@@ -137,7 +137,7 @@ class Attachment:
         Args:
             loss: mean over its samples; a number, or a tensor of one element, whose graph is freed.
             samples: the number of samples; a step without counts `samples_per_step`, so of several
-                micro-batches give it for all or for none.
+                micro-batches give it for all or for none. A skipped step's count with the next.
             learning_rate: of the next step; needed only without an optimiser.
         """
         if loss is not None:
@@ -240,7 +240,7 @@ class Attachment:
     def _kept(self, loss: Any) -> Any:
         if not hasattr(loss, "__float__") or getattr(loss, "size", 1) != 1:
             raise TypeError(f"loss is {loss!r:.100}; give one number")
-        return loss
+        return loss.reshape(()) if getattr(loss, "ndim", 0) else loss  # without waiting for it
 
     def _loss_number(self) -> float:
         """The newest loss that is known without waiting; NaN before there is one."""
@@ -493,8 +493,8 @@ def attachments() -> List[Attachment]:
     return [attachment for attachment in list(_attachments) if not attachment._detached]
 
 
-def _end(attachment: "weakref.ReferenceType[Attachment]") -> None:
-    """At the interpreter's end: the daemon should hear of it in order."""
+def _end(attachment: "weakref.ReferenceType[Attachment]", process: int) -> None:
+    """At the interpreter's end: the daemon should hear of it in order. Not from a forked child."""
     alive = attachment()
-    if alive is not None:
+    if alive is not None and process == os.getpid():
         alive.detach(0.0)

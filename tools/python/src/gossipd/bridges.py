@@ -145,6 +145,11 @@ def follow(
         time.sleep(poll_s)
 
 
+def missing(kind: str, error: ImportError) -> str:
+    """The package to install: `kind` brings along what it needs, but for torch."""
+    return "torch" if (error.name or "").partition(".")[0] == "torch" else kind
+
+
 def main(kind: str, argv: Sequence[str]) -> int:
     """``gossipd tensorboard`` and ``gossipd wandb``; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -177,7 +182,7 @@ def main(kind: str, argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 0
     except ImportError as error:
-        print(f"gossipd {kind}: {error}; pip install '{kind}'", file=sys.stderr)
+        print(f"gossipd {kind}: {error}; pip install '{missing(kind, error)}'", file=sys.stderr)
         return 1
     except (NoDaemon, Refused, OSError, ValueError) as error:
         print(f"gossipd {kind}: {error}", file=sys.stderr)

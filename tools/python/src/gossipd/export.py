@@ -13,6 +13,7 @@ written; 1 cannot be exported, with the reason; 2 usage.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import json
@@ -41,9 +42,11 @@ def load_class(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise Unsupported(
-            f"{name}: {error}; write it as PACKAGE.MODULE:CLASS, to be found from this directory"
-        ) from error
+        way_out = "write it as PACKAGE.MODULE:CLASS, to be found from this directory"
+        # Of what is asked for itself the error names the module or a package around it.
+        if isinstance(error, ImportError) and not f"{module_name}.".startswith(f"{error.name}."):
+            way_out = f"install what {module_name} imports, or mend the import"
+        raise Unsupported(f"{name}: {error}; {way_out}") from error
 
 
 def check_tensors(model: "torch.nn.Module") -> None:
@@ -137,10 +140,18 @@ def check_training(model: Any, sample: Sample) -> Tuple[List[int], List[str]]:
 
 
 def write_whole(out: str, content: bytes) -> None:
-    """Writes beside `out` first, so that no half file has its name."""
-    with open(out + ".tmp", "wb") as file:
-        file.write(content)
-    os.replace(out + ".tmp", out)
+    """Writes beside `out` first, so that no half file has its name, nor any other."""
+    part = out + ".tmp"
+    with open(part, "wb") as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(part, out)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(part)
+            raise
 
 
 def to_torchscript(

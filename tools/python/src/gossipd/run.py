@@ -37,7 +37,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .client import Client, NoDaemon, Refused
 from .command import EXIT_MISSING, EXIT_USAGE, OURS, find_program, missing, programs_on_path
-from .run_options import client_of, value_of
+from .run_invite import hide_invite
+from .run_options import Usage, client_of, source_of, value_of
 from .session import connect
 from .sockets import SOCKET_NAME, default_socket
 
@@ -49,9 +50,9 @@ POLL_S = 0.1
 JOB_BYTES_MAX = 1 << 20
 STOP_S = 30.0
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
+STEADY_S = 60.0  # a daemon that has lived so long is started again soon
 EXIT_CONFIGURATION = 78
 EXIT_CANNOT_RUN = 126
-INVITE = "gossip1"
 PR_SET_PDEATHSIG = 1
 OWN_OPTIONS = {"--socket-wait": 60.0, "--linger": 30.0}
 CTL_VARIABLES = {
@@ -59,12 +60,9 @@ CTL_VARIABLES = {
     "token_file": "GOSSIPCTL_TOKEN_FILE",
     "ca_file": "GOSSIPCTL_CA_FILE",
 }
+TRAINER_SOCKET = ("--set trainer.socket", "trainer.socket")  # it has no option of its own
 _PEER = struct.Struct("3i")  # process, user and group
 _libc = ctypes.CDLL(None)
-
-
-class Usage(ValueError):
-    """What is wrong with the command line."""
 
 
 def split(arguments: Sequence[str]) -> Tuple[List[str], List[str]]:
@@ -136,6 +134,11 @@ def check_options(options: Sequence[str]) -> None:
             f"rest.listen (--rest) {rest}: the script is told the port before the daemon begins;"
             " name one, or leave it out and a free one is taken"
         )
+    if value_of(options, *TRAINER_SOCKET) == "none":
+        raise Usage(
+            "trainer.socket is none, so no script can attach: take it out of "
+            + source_of(options, *TRAINER_SOCKET)
+        )
     job = value_of(options, "--job", "job")
     if not job:
         return
@@ -147,12 +150,22 @@ def check_options(options: Sequence[str]) -> None:
     check_kind(job, text)
 
 
+def _unbound() -> socket.socket:
+    """Of IPv6 and IPv4, as the daemon's at *; of IPv4 where there is no IPv6."""
+    try:
+        made = socket.socket(socket.AF_INET6)
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    except OSError:
+        made = socket.socket()
+    # A port whose connections have only just ended is free, for the daemon too.
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return made
+
+
 def free_port(first: int, taken: Sequence[int] = ()) -> int:
     """The first port from `first` on that nobody listens on."""
     for port in range(first, first + PORTS_TRIED):
-        with socket.socket() as probe:
-            # A port whose connections have only just ended is free, for the daemon too.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with _unbound() as probe:
             try:
                 probe.bind(("", port))
                 if port not in taken:
@@ -160,61 +173,6 @@ def free_port(first: int, taken: Sequence[int] = ()) -> int:
             except OSError:
                 continue
     raise Usage(f"all ports from {first} to {first + PORTS_TRIED - 1} are taken; give --listen")
-
-
-def joins_of(options: Sequence[str]) -> Tuple[List[str], List[str]]:
-    """The values of --join, and the other options."""
-    joins: List[str] = []
-    rest: List[str] = []
-    words = iter(options)
-    for word in words:  # a state directory may be called like an invite, so only --join counts
-        name, equals, value = word.partition("=")
-        following = value if equals else next(words, None) if name == "--join" else None
-        if name != "--join" or following is None:
-            rest.append(word)
-        else:
-            joins.append(following)
-    return joins, rest
-
-
-def hide_invite(options: Sequence[str], command: Sequence[str]) -> List[str]:
-    """The options without an invite, which is a secret: it goes from where `ps` shows it to the
-    environment, where only this user can see it. Where one stands on the command line this program
-    starts once more, without it. The other values of --join go along: the daemon takes the
-    environment's only where the command line has none.
-    """
-    joins, rest = joins_of(options)
-    shown = any(value.startswith(INVITE) for value in joins)
-    if not shown and "-" not in joins:
-        return list(options)
-    os.environ["GOSSIPD_JOIN"] = ",".join(
-        ask_for_invite() if value == "-" else value for value in joins
-    )
-    if shown:
-        sys.stdout.flush()
-        line = [sys.executable, "-c", again(), "run", *rest, "--", *command]
-        os.execv(sys.executable, line)
-    return rest
-
-
-def again() -> str:
-    """The program that this one is. `-m` would look for modules where we were started first."""
-    return (
-        f"import sys; sys.path[0] = {sys.path[0]!r}; from gossipd.command import main;"
-        " sys.exit(main())"
-    )
-
-
-def ask_for_invite() -> str:
-    if sys.stdin.isatty():
-        import getpass
-
-        invite = getpass.getpass("invite: ").strip()
-    else:
-        invite = sys.stdin.readline().strip()
-    if not invite:
-        raise Usage("--join - has read no invite; `gossipctl invite` on a member prints one")
-    return invite
 
 
 def _die_with_us() -> None:
@@ -231,7 +189,7 @@ class Daemon:
         self._rest = value_of(options, "--rest", "rest.listen")
         state = value_of(options, "--state-dir", "state_dir")
         self._state = state or os.path.dirname(default_socket(None))
-        said = value_of(options, "--set trainer.socket", "trainer.socket")
+        said = value_of(options, *TRAINER_SOCKET)
         self.socket = said or (os.path.join(state, SOCKET_NAME) if state else default_socket(None))
         self.socket = os.path.abspath(self.socket)
         try:
@@ -241,6 +199,7 @@ class Daemon:
                 f"--daemon-log: {log}: {error.strerror}; name a file that can be written"
             ) from error
         self._restart_s, self._restart_at = RESTART_MIN_S, 0.0
+        self._started_at = time.monotonic()
         self._to_end = False  # SIGTERM has been sent to it
         self._told_end = False
         self._choose_ports()
@@ -328,7 +287,9 @@ class Daemon:
         check_kind(f"job '{job.get('name')}' of {self.rest}", str(job["document"]))
 
     def keep_alive(self) -> None:
-        """Starts it again, with growing pauses, unless its configuration is wrong."""
+        """Starts it again unless its configuration is wrong; with growing pauses where it dies
+        young.
+        """
         code, now = self.process.poll(), time.monotonic()
         if code is None:
             return
@@ -342,6 +303,8 @@ class Daemon:
             self._told_end = True
             return
         if not self._restart_at:
+            if now - self._started_at >= STEADY_S:
+                self._restart_s = RESTART_MIN_S
             print(
                 f"gossipd run: the daemon ended with {code}; again in {self._restart_s:g} s",
                 file=sys.stderr,
@@ -349,11 +312,14 @@ class Daemon:
             self._restart_at = now + self._restart_s
             self._restart_s = min(2 * self._restart_s, RESTART_MAX_S)
         elif now >= self._restart_at:
-            self._restart_at = 0.0
-            # A founder listens for peers only once it has a trainer, which may be long after.
-            if self._lost_a_port():
-                self._choose_ports()
-            self.process = self._start()
+            self._restart_at, self._started_at = 0.0, now
+            try:
+                # A founder listens for peers only once it has a trainer, which may be long after.
+                if self._lost_a_port():
+                    self._choose_ports()
+                self.process = self._start()
+            except (Usage, OSError) as error:  # the script goes on meanwhile
+                print(f"gossipd run: the daemon cannot be started: {error}", file=sys.stderr)
 
     def hurry(self) -> None:
         """Ends it without lingering; the second time at once."""

@@ -24,6 +24,10 @@ LOOPBACK = re.compile(r"(localhost|127\.[0-9.]+|\[::1\])(:\d+)?")
 EVERYWHERE = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
+class Usage(ValueError):
+    """What is wrong with the command line."""
+
+
 def from_node_file(options: Sequence[str], key: str) -> Optional[str]:
     """What the file of --config says; one that cannot be read is for the daemon to tell of."""
     path = given(options, "--config", "config")
@@ -44,10 +48,8 @@ def from_node_file(options: Sequence[str], key: str) -> Optional[str]:
     return found
 
 
-def given(options: Sequence[str], name: str, key: str) -> Optional[str]:
-    """What the last `--name VALUE` or `--name=VALUE` says, else the last `--set key=VALUE`, else
-    the environment.
-    """
+def on_the_line(options: Sequence[str], name: str, key: str) -> Optional[str]:
+    """What the last `--name VALUE` or `--name=VALUE` says, else the last `--set key=VALUE`."""
     flag = override = None
     for word, following in zip(options, [*options[1:], ""]):
         if word == name:
@@ -58,7 +60,26 @@ def given(options: Sequence[str], name: str, key: str) -> Optional[str]:
             override = following[len(key) + 1 :]
         elif word.startswith(f"--set={key}="):
             override = word[len(f"--set={key}=") :]
-    return flag or override or os.environ.get("GOSSIPD_" + key.upper().replace(".", "_"))
+    return flag or override
+
+
+def variable_of(key: str) -> str:
+    """The environment's name for a setting."""
+    return "GOSSIPD_" + key.upper().replace(".", "_")
+
+
+def given(options: Sequence[str], name: str, key: str) -> Optional[str]:
+    """What the command line says, else the environment."""
+    return on_the_line(options, name, key) or os.environ.get(variable_of(key))
+
+
+def source_of(options: Sequence[str], name: str, key: str) -> str:
+    """In words, where `value_of` has found its value."""
+    if on_the_line(options, name, key):
+        return "the command line"
+    if given(options, name, key):
+        return f"the environment ({variable_of(key)})"
+    return f"the node file {given(options, '--config', 'config')}"
 
 
 def value_of(options: Sequence[str], name: str, key: str) -> Optional[str]:

@@ -68,6 +68,7 @@ class _Connection:
         self.said = said
         self.floats = len(memory.update)
         self.awaiting = False
+        self.torn = False  # an interrupt has left open what was sent or taken
         self.announced = False  # that STEP was sent ahead: its GO is still worth waiting for
         self._steps_sent = 0
         self._goes_taken = 0
@@ -80,23 +81,28 @@ class _Connection:
 
     def send_step(self, pack: Callable[[int], bytes]) -> bool:
         """False when the daemon does not read, as when it is stopped."""
-        self.awaiting = True  # first: an interrupt must not lead to a second STEP
+        packet = pack(self._steps_sent + 1)  # first: where that raises, no GO is awaited
+        self.torn = True
         try:
-            self.sock.send(pack(self._steps_sent + 1), socket.MSG_DONTWAIT)
+            self.sock.send(packet, socket.MSG_DONTWAIT)
         except BlockingIOError:
-            self.awaiting = False
+            self.torn = False
             return False
         except (BrokenPipeError, ConnectionResetError):
             pass  # its last words may still be there
         self._steps_sent += 1
+        self.awaiting, self.torn = True, False
         return True
 
     def receive(self, wait: bool) -> Optional[wire.Go]:
         """The GO that is awaited; None if it has not come."""
-        flags = 0 if wait else socket.MSG_DONTWAIT
         try:
-            packet = self.sock.recv(wire.PACKET_BYTES_MAX + 1, flags)
+            if wait:
+                self.sock.recv(1, socket.MSG_PEEK)  # an interrupt of the wait takes nothing away
+            self.torn = True
+            packet = self.sock.recv(wire.PACKET_BYTES_MAX + 1, socket.MSG_DONTWAIT)
         except BlockingIOError:
+            self.torn = False
             return None
         except ConnectionResetError:
             # The daemon died with something of ours unread; what it had sent is still there.
@@ -113,7 +119,7 @@ class _Connection:
         if go.sequence != self._goes_taken + 1 or go.answers != self._steps_sent:
             raise wire.BadPacket(f"GO {go.sequence} answers STEP {go.answers}, which is not ours")
         self._goes_taken += 1
-        self.awaiting = False
+        self.awaiting = self.torn = False
         return go
 
     def send_done(self, go: wire.Go, counters: Counters) -> None:
@@ -244,7 +250,7 @@ class Session:
         """Sends the STEP that `pack` makes ahead of `look`, so that the daemon has its answer ready
         by then. Call `look` soon: until it has taken the answer the daemon waits for this trainer.
         """
-        connection = self._connection or self._take_ready()
+        connection = self._whole_connection()
         if connection is None or connection.awaiting:
             return
         try:
@@ -262,7 +268,7 @@ class Session:
 
         Returns the GO, or None where the trainer goes on alone.
         """
-        connection = self._connection or self._take_ready()
+        connection = self._whole_connection()
         if connection is None:
             return None
         try:
@@ -336,6 +342,11 @@ class Session:
             if connection is not None:
                 connection.close()
         self._connection = None
+
+    def _whole_connection(self) -> Optional[_Connection]:
+        if self._connection is not None and self._connection.torn:
+            self.lose(RuntimeError("an interrupt came in the middle of a packet"))
+        return self._connection or self._take_ready()
 
     def _take_ready(self) -> Optional[_Connection]:
         if self._ready is None:
@@ -448,6 +459,7 @@ class Session:
                 os.close(connection.sock.detach())
         self._connection = self._ready = None
         self._closing = True
+        self._changed = threading.Condition()  # the parent's may have been locked at the fork
 
 
 def _of_this_process(refusal: _Refusal) -> str:

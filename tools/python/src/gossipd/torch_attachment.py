@@ -90,12 +90,12 @@ class TorchAttachment(Attachment):
             self._announce_look()
 
     def _after_step(self, optimizer: Any, arguments: Dict[str, Any]) -> None:
-        if was_skipped(optimizer, arguments):
-            self._pending_samples, self._told_samples = 0, False
-            if self._session is not None and self._session.announced:
-                self._look_until_free()
-        else:
+        # Of a step that is skipped the samples that log() was told count with the next, as where
+        # the optimiser isn't called at all, of which we hear nothing.
+        if not was_skipped(optimizer, arguments):
             self._made_step()
+        elif self._session is not None and self._session.announced:
+            self._look_until_free()
 
     def _look_once(self) -> bool:
         self._torch_model.warn_of_new()
@@ -238,17 +238,22 @@ def calls_parents_step(optimizer: torch.optim.Optimizer) -> bool:
     return len(set(steps)) > 1
 
 
+# What accelerate's wrapper, with a scaler, puts in place of its optimiser's step() at each step.
+SWAPPED = ("_optimizer_original_step_method", "_optimizer_patched_step_method")
+
+
 def hook(
     optimizer: torch.optim.Optimizer,
     before: Callable[[bool], None],
     after: Callable[[Any, Dict[str, Any]], None],
+    wrappers: Tuple[Any, ...] = (),
 ) -> Callable[[], None]:
     """Calls `before(has a closure)` before and `after(optimizer, keyword arguments)` after every
-    step; returns what ends that.
+    step, also where `wrappers` call it; returns what ends that.
     """
     inner = getattr(optimizer, "optimizer", None)  # of a wrapper such as accelerate's
     if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer:
-        return hook(inner, before, after)
+        return hook(inner, before, after, (*wrappers, optimizer))
     # From torch 2.0 on; but it calls them for each class whose step() is gone through.
     if hasattr(optimizer, "register_step_post_hook") and not calls_parents_step(optimizer):
         handles = [
@@ -263,20 +268,26 @@ def hook(
                 handle.remove()
 
         return remove
-    plain: Any = optimizer.step
     active = True
 
-    @functools.wraps(plain)
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if active:
-            before(was_given_closure(self, args, kwargs))
-        result = plain(*args, **kwargs)
-        if active:
-            after(self, kwargs)
-        return result
+    def watched(plain: Any) -> Any:
+        @functools.wraps(plain)
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if active:
+                before(was_given_closure(self, args, kwargs))
+            result = plain(*args, **kwargs)
+            if active:
+                after(self, kwargs)
+            return result
 
-    # A bound method, since torch's schedulers look for __self__ and __func__.
-    optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
+        # A bound method, since torch's schedulers look for __self__ and __func__.
+        return types.MethodType(step, optimizer)
+
+    optimizer.step = watched(optimizer.step)  # type: ignore[method-assign]
+    for wrapper in wrappers:
+        for name in SWAPPED:
+            if hasattr(wrapper, name):
+                setattr(wrapper, name, watched(getattr(wrapper, name)))
 
     def end() -> None:
         nonlocal active
