@@ -58,6 +58,11 @@ std::vector<std::string> warnings_of(const Job& job, const DataSets& sets) {
   // Those of bce are probabilities, and a loss of the model's own may scale them itself.
   if (job.loss.kind == LossSpec::Kind::mse)
     if (const auto note = note_on_targets(*sets.train)) warnings.push_back(*note);
+  const std::vector<Samples>& milestones = job.schedule.milestones;
+  if (!milestones.empty() && milestones.front() >= job.budget_samples)
+    warnings.push_back("[schedule] milestones: the first one, " +
+                       std::to_string(milestones.front()) + ", is not below budget_samples = " +
+                       std::to_string(job.budget_samples) + ", so the learning rate never falls");
   // Each is of the whole set, beside the steps.
   const std::size_t held_out = sets.held_out ? sets.held_out->count() : 0;
   const Samples between = std::max<Samples>(job.evaluate_every_samples, job.batch);

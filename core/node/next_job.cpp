@@ -24,6 +24,11 @@ std::optional<Error> Conductor::why_no_next_job(std::optional<JobHash> next) con
   if (life_.is_going() || life_.is_stopping())
     return Error{"left", "this node leaves the cluster; start the job on another member"};
   if (auto error = why_not_during_change()) return error;
+  if (state_.job == JobHash{})
+    return Error{"no-job", "this node knows no job yet; join the cluster first"};
+  if (life_.is(Phase::joining))
+    return Error{"job-running",
+                 "this node is still joining; `gossipctl wait --for ready` waits for it"};
   if (!life_.is(Phase::finished))
     return Error{"job-running", std::string("the present job is not finished, this node is ") +
                                     to_string(phase()) +

@@ -46,7 +46,9 @@ std::optional<Error> Keyring::install(const ClusterKey& key) {
   if (was_retired(key.id))
     return Error{"key-retired", "the key " + to_hex(key.id) +
                                     " was retired on this node and is not taken in again; make a "
-                                    "new one with `gossipctl key generate FILE`"};
+                                    "new one with `gossipctl key generate FILE`. Where it was "
+                                    "retired by mistake: stop gossipd, put FILE in place of "
+                                    "cluster.key in its state directory, and start it again"};
   if (keys_.size() >= keyring_keys_max)
     return Error{"keyring-full",
                  "this node holds " + std::to_string(keys_.size()) +

@@ -362,6 +362,16 @@ class Init(ClusterTest):
         self.assertEqual(0, done.returncode, done.stderr)
         self.assertRegex(done.stderr, "warning: " + said)
 
+    def test_check_config_warns_of_milestones_that_are_never_reached(self):
+        for first, warns in ((60_000, True), (59_999, False)):
+            job = self.cluster.job(budget_samples=60_000)
+            text = Path(job).read_text("utf-8")
+            steps = f'kind = "step"\nmilestones = [{first}]'
+            Path(job).write_text(text.replace('kind = "cosine"', steps), "utf-8")
+            done = self.check(job, DATA)
+            self.assertEqual(0, done.returncode, done.stderr)
+            self.assertEqual(warns, "the learning rate never falls" in done.stderr, done.stderr)
+
     def test_check_config_warns_of_a_job_that_learns_nothing_or_evaluates_all_the_time(self):
         job = self.cluster.job(learning_rate=0, evaluate_every_samples=1)
         done = self.check(job, DATA)
@@ -377,7 +387,7 @@ class Init(ClusterTest):
         self.assertEqual(0, done.returncode, done.stderr)
         self.assertIn("warning: environment GOSSIPD_TRAINER_DEVISE names no setting", done.stderr)
         self.assertNotIn("DEVISE", done.stdout)
-        self.assertEqual("", self.run_gossipd(*words).stderr)
+        self.assertEqual("", self.run_gossipd(*words, GOSSIPD_BIN_DIR="/usr/bin").stderr)
 
 
 if __name__ == "__main__":

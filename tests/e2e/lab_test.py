@@ -364,6 +364,19 @@ class Lab(unittest.TestCase):
         (self.path / "bad.jsonl").write_text("{}\n")
         self.assertIn("bad.jsonl:1", self.lab("compare", "bad.jsonl", code=1))
 
+    def test_a_results_file_is_no_directory_and_no_picture(self):
+        (self.path / "made").mkdir()
+        for arguments in (("run", self.scenario, "--json", "made"), ("compare", "made")):
+            self.assertIn("made: is a directory", self.lab(*arguments, code=1))
+        self.lab("run", self.scenario, "--json", "one.jsonl", "--set", "name=a\x01b")
+        before = (self.path / "one.jsonl").read_bytes()
+        for same in ("one.jsonl", "./one.jsonl"):
+            said = self.lab("plot", "one.jsonl", "--out", same, code=1)
+            self.assertIn("would replace its results", said)
+        self.assertEqual(before, (self.path / "one.jsonl").read_bytes())
+        self.lab("plot", "one.jsonl", "--out", "one.svg")
+        xml.etree.ElementTree.parse(self.path / "one.svg")
+
 
     def test_a_rival_alone_clips_its_gradient_as_a_node_alone_does(self):
         def accuracy(*settings):

@@ -98,6 +98,7 @@ TEST_CASE("leave publishes, is durable over a restart, and join undoes it") {
   cluster.run_for(30s);
   CHECK(cluster.node(2).phase() == Phase::left);
   CHECK(member(cluster.view(1), cluster.id(2))->record.state == MemberState::left);
+  CHECK(cluster.node(2).forget(cluster.id(2), cluster.now())->code == "own-record");
   CHECK_FALSE(cluster.node(2).join({}, cluster.now()));
   REQUIRE(cluster.run_until(
       [&] {

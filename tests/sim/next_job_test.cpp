@@ -226,6 +226,12 @@ TEST_CASE("a job that is not finished, or is the present one, is not followed") 
   cluster.add(with_model(schema, 0));
   cluster.run_for(1s);
   CHECK(cluster.start_job(0, "second")->code == "job-running");
+  NodeOptions lonely = with_model(schema, 1);
+  lonely.seeds = {2};
+  lonely.knows_job = false;
+  cluster.add(lonely);
+  (void)cluster.add_off(with_model(schema, 2));
+  CHECK(cluster.start_job(1, "second")->code == "no-job");
   Finished f(1);
   CHECK(f.cluster.start_job(0, "job")->code == "same-job");
   REQUIRE_FALSE(f.cluster.start_job(0, "second"));

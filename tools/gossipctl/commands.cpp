@@ -399,7 +399,8 @@ ExitCode change_key(const DaemonClient& client, Console& console, const std::str
       what == "use"
           ? "this node dials with it; once every node does, run `gossipctl key retire OLD-ID` on "
             "each"
-          : "never accepted here again");
+          : "never accepted here again; a node without a newer key is cut off now, and `gossipctl "
+            "members` shows it as failed");
 }
 
 ExitCode generate_key(Console& console, const std::string& file) {

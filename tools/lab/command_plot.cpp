@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
@@ -29,11 +30,12 @@ constexpr std::array colours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : text)
-    out += c == '<'   ? "&lt;"
-           : c == '>' ? "&gt;"
-           : c == '&' ? "&amp;"
-           : c == '"' ? "&quot;"
-                      : std::string(1, c);
+    out += static_cast<unsigned char>(c) < ' ' ? " "  // XML has no other control characters
+           : c == '<'                          ? "&lt;"
+           : c == '>'                          ? "&gt;"
+           : c == '&'                          ? "&amp;"
+           : c == '"'                          ? "&quot;"
+                                               : std::string(1, c);
   return out;
 }
 
@@ -230,6 +232,12 @@ void add_plot(CLI::App& app, int& exit_code) {
   command->add_option("--out", *out, "file to write (default: standard output)")->type_name("FILE");
   command->callback([=, &exit_code] {
     exit_code = 1;
+    std::error_code unknown;
+    for (const std::string& file : *files)
+      if (std::filesystem::equivalent(file, *out, unknown))
+        return void(std::cerr << "gossip-lab: --out " << *out
+                              << " is one of the files to read, and the picture would replace its "
+                                 "results; name another file\n");
     const Result<std::vector<Row>> rows = gather_rows(*files);
     if (!rows) return void(std::cerr << "gossip-lab: " << rows.error().text << "\n");
     const std::vector<Series> series = series_of(*rows, *against);

@@ -6,7 +6,18 @@
 
 namespace gossipd::lab {
 
+namespace {
+
+std::optional<Error> why_no_results_file(const std::string& path) {
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(path, unknown)) return std::nullopt;
+  return Error{"bad-result", path + ": is a directory; name a file in it"};
+}
+
+}  // namespace
+
 Result<std::vector<RunResult>> read_results(const std::string& path, bool may_be_missing) {
+  if (auto error = why_no_results_file(path)) return *error;
   std::vector<RunResult> results;
   std::ifstream file(path);
   if (!file) {
@@ -47,6 +58,7 @@ static void mend_last_line(const std::string& path) {
 }
 
 std::optional<Error> append_result(const std::string& path, const RunResult& result) {
+  if (auto error = why_no_results_file(path)) return error;
   mend_last_line(path);
   std::ofstream file(path, std::ios::app);
   file << to_json(result).dump() << "\n" << std::flush;

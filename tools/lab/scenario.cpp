@@ -309,7 +309,8 @@ Result<Scenario> Scenario::load(const std::string& path,
 
   Scenario s;
   // Messages have the file's line numbers unless something overrides it.
-  TomlReader reader(overrides.empty() ? *file : text_of(root), path);
+  TomlReader reader(overrides.empty() ? *file : text_of(root),
+                    overrides.empty() ? path : path + " with --set");
   if (const toml::table* keys = root["job"].as_table()) mark_known(reader.table("job"), *keys);
   Result<Job> job = read_job(root, directory, path);
   if (!job) return job.error();
