@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import unittest
+from pathlib import Path
 
 from cluster import DATA, DEADLINE_S, GOSSIPD, ClusterTest, clean_environment
 from data_test import Jpeg, cifar_record, enlarged, fashion_mnist, write
