@@ -53,7 +53,7 @@ class Directory {
     // What a restart is to know of it. A verdict of a time without links is void once there is one.
     [[nodiscard]] MemberRecord to_keep() const {
       MemberRecord kept = record;
-      if (lonely) kept.state = MemberState::alive;
+      if (lonely && kept.state == MemberState::failed) kept.state = MemberState::alive;
       return kept;
     }
   };

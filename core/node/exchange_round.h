@@ -146,7 +146,8 @@ class ExchangeRound {
   }
   // Own steps made while a link was open.
   [[nodiscard]] std::uint64_t linked_steps() const { return linked_steps_; }
-  // The sum of the gains of all exchanges that were neither cut nor distrusted.
+  // The sum of the gains of all exchanges that were neither cut nor distrusted, with neighbours of
+  // more than twice this node's weight.
   [[nodiscard]] double taken() const { return taken_; }
 
  private:

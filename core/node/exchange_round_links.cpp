@@ -115,8 +115,8 @@ bool ExchangeRound::is_distrusted(const RoundContext& context) const {
 void ExchangeRound::note_taken(RoundLink& item, const RoundContext& context) {
   const std::optional<float> gain = item.link.take_gain();
   if (!gain) return;
-  // Two newcomers that exchange with each other have taken nothing of the cluster's model.
-  taken_ += static_cast<double>(*gain * std::clamp(item.link.peer_weight(), 0.0f, 1.0f));
+  // What newcomers take of each other is not the cluster's model.
+  if (item.link.peer_weight() > 2 * context.weight) taken_ += static_cast<double>(*gain);
   if (!is_distrusted(context)) return;
   const double rest = 1 - static_cast<double>(*gain);
   if (rest * item.link.counters().consensus_distance > taken_apart) return;

@@ -208,7 +208,7 @@ std::optional<Error> Conductor::forget(NodeId member, Instant now) {
   if (known == nullptr || known->record.state == MemberState::forgotten)
     return Error{"unknown-member",
                  "no member has the id " + to_hex(member) + "; `gossipctl members` lists them"};
-  if (member == state_.id)
+  if (member == state_.id && known->record.state == MemberState::left)
     return Error{"own-record", "this is the node itself, which has left; run this on a member"};
   if (!directory_.set_forgotten(member, now))
     return Error{"still-alive",

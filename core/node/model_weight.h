@@ -5,10 +5,11 @@
 //
 // The answer: the weight of a newcomer begins at `joiner_weight` and rises to 1 over `joiner_steps`
 // own steps. Where no steps are made it rises, and stays, when most of another model has been
-// taken: gains add up, each times the neighbour's weight. A node that reaches the job's end without
-// an own step since it came, or with a model from before and a weight that has not risen, keeps the
-// small weight for the final exchange, since its model may be older than the others'. With batch
-// balancing the weight is multiplied by the share of the minibatch. Pure; core strand.
+// taken: gains add up, of exchanges with neighbours that weigh more than twice as much. A node that
+// reaches the job's end without an own step since it came, or with a model from before and a weight
+// that has not risen, keeps the small weight for the final exchange, since its model may be older
+// than the others'. With batch balancing the weight is multiplied by the share of the minibatch.
+// Pure; core strand.
 #pragma once
 
 #include <algorithm>

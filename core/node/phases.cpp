@@ -76,7 +76,6 @@ void Conductor::check_finish(Instant now) {
   const bool stale = life_.is(Phase::finished) && final_.is_stale(config_.exchange.consensus_bound);
   if (!life_.is(Phase::finishing) && !stale) return;
   const std::string why_not = why_no_final_model();
-  if (why_not.empty() && open_links() > 0) weight_.agree();
   if (stale) return renew_final(why_not.empty(), now);
   if (!why_not.empty() && !life_.is_overdue(now)) return;
   if (!why_not.empty())
@@ -86,6 +85,7 @@ void Conductor::check_finish(Instant now) {
   set_phase(Phase::finished,
             why_not.empty() ? why_final_model(config_.exchange.enabled, directory_.alive_others())
                             : "time for the final exchange is up");
+  weight_.agree();
   final_.want();
   persistence_.request();
   if (round_.is_waiting()) write_final();

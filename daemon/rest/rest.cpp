@@ -200,7 +200,7 @@ void start_job(DaemonPort& port, const HttpRequest& request, const HttpRespond& 
       return respond(problem(409, error.code, "Another job is the cluster's next", error.text,
                              "GET /v1/job shows it; start yours once that one is finished"));
     for (const char* const by_state :
-         {"left", "job-starting", "job-running", "same-job", "stopping"})
+         {"left", "job-starting", "job-running", "no-job", "same-job", "stopping"})
       if (error.code == by_state) return respond(refused_by_state(error));
     respond(problem(400, error.code, "The job is not started", error.text,
                     "gossipd --check-config --job FILE --data DIR tries it"));

@@ -47,8 +47,9 @@ std::optional<Error> Keyring::install(const ClusterKey& key) {
     return Error{"key-retired", "the key " + to_hex(key.id) +
                                     " was retired on this node and is not taken in again; make a "
                                     "new one with `gossipctl key generate FILE`. Where it was "
-                                    "retired by mistake: stop gossipd, put FILE in place of "
-                                    "cluster.key in its state directory, and start it again"};
+                                    "retired by mistake: stop gossipd, put the key file's line in "
+                                    "place of the line gossipd-key-retired of this key in "
+                                    "cluster.key of its state directory, and start it again"};
   if (keys_.size() >= keyring_keys_max)
     return Error{"keyring-full",
                  "this node holds " + std::to_string(keys_.size()) +

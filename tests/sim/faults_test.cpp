@@ -188,37 +188,6 @@ TEST_CASE("a node that comes back paused does not pull the others back") {
   CHECK(other.most < 0.06 * gap);  // 0.787 where it weighed as much
 }
 
-TEST_CASE("a late node that ended while it heard nobody weighs little when it meets the others") {
-  const Schema schema = schema_of({2000});
-  VirtualCluster cluster(schema, climb);
-  for (std::size_t i = 0; i < 3; ++i) {
-    NodeOptions options = with_model(schema, i);
-    options.budget = 32 * 600 * 3;
-    cluster.add(options);
-  }
-  const auto first_value = [&](std::size_t i) {
-    return static_cast<double>(cluster.model(i).front());
-  };
-  REQUIRE(cluster.run_until([&] { return cluster.steps(2) >= 300; }, 30s));
-  cluster.write_checkpoint(2);
-  REQUIRE(cluster.run_until([&] { return cluster.steps(2) >= 590; }, 30s));
-  cluster.kill(2);
-  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 60s));
-  cluster.run_for(10s);
-  for (const std::size_t i : {0u, 1u})
-    cluster.network().way(2, i).held = cluster.network().way(i, 2).held = true;
-  cluster.start_from_disk(2);
-  REQUIRE(cluster.run_until([&] { return cluster.node(2).phase() == Phase::finished; }, 200s));
-  const double before = first_value(0), gap = before - first_value(2);
-  REQUIRE(gap > 0.1);
-  cluster.network().heal();
-  REQUIRE(cluster.run_until([&] { return std::abs(first_value(0) - first_value(2)) < 0.05 * gap; },
-                            120s));
-  std::printf("late, and alone at its end: the others go back by %.3f of what lies between\n",
-              (before - first_value(0)) / gap);
-  CHECK(before - first_value(0) < 0.1 * gap);
-}
-
 TEST_CASE("of a trainer that hangs the others do not go on counting steps") {
   const Schema schema = schema_of({300});
   VirtualCluster cluster(schema);

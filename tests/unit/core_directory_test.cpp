@@ -151,6 +151,18 @@ TEST_CASE("a verdict that a node reached alone is void once it meets another mem
   CHECK(d.alive_others() == 1);
 }
 
+TEST_CASE("a restart is not to know a verdict reached alone, but that a member has left") {
+  Directory d = directory();
+  for (const std::uint64_t id : {2, 3, 4}) (void)d.merge(record(id, 1, 1), start);
+  CHECK(d.set_failed(NodeId{2}, true, start));
+  CHECK(d.set_failed(NodeId{3}, false, start));
+  CHECK(d.set_failed(NodeId{4}, true, start));
+  (void)d.merge(record(4, 1, 2, MemberState::left), start);
+  CHECK(d.find(NodeId{2})->to_keep().state == MemberState::alive);
+  CHECK(d.find(NodeId{3})->to_keep().state == MemberState::failed);
+  CHECK(d.find(NodeId{4})->to_keep().state == MemberState::left);
+}
+
 TEST_CASE("a verdict reached alone is doubted once, and again only after a word of the member") {
   Directory d = directory();
   (void)d.merge(record(2, 1, 1), start);

@@ -221,8 +221,9 @@ TEST_CASE("a command that the node's state refuses is 409 with the node's own co
   daemon.refusal = Error{"unknown-member", "no member has this id"};
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 404);
   for (const auto& [code, status] :
-       {std::pair("job-running", 409), std::pair("no-data", 400), std::pair("still-trying", 504),
-        std::pair("no-space", 500), std::pair("io-error", 500), std::pair("state-gone", 500)}) {
+       {std::pair("job-running", 409), std::pair("no-job", 409), std::pair("no-data", 400),
+        std::pair("still-trying", 504), std::pair("no-space", 500), std::pair("io-error", 500),
+        std::pair("state-gone", 500)}) {
     CAPTURE(code);
     daemon.refusal = Error{code, "no"};
     CHECK(ask(daemon, "POST", "/v1/job/start", R"({"file": "/b.toml"})").status == status);
