@@ -62,8 +62,8 @@ void warn(const std::string& text) {
 
 // 78 keeps a supervisor from trying again what only the operator can put right.
 int exit_code_of(const Error& error) {
-  for (const char* passing : {"state-locked", "io-error", "no-space", "listen", "device-failed",
-                              "stop-too-slow", data_unreadable})
+  for (const char* passing : {"state-locked", "io-error", "no-space", "no-memory", "listen",
+                              "device-failed", "stop-too-slow", data_unreadable})
     if (error.code == passing) return 1;
   if (error.code == "job-failed") return exit_job_failed;
   return exit_bad_config;
