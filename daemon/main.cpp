@@ -411,9 +411,11 @@ int main(int argc, char** argv) {
   hold_stop_signals(false);
   hide_invites(argc, argv);
   const Result<CommandLine> line = read_command_line(arguments, process_environment());
-  if (!line)
+  if (!line) {
+    const bool checks = std::ranges::find(arguments, "--check-config") != arguments.end();
     return refuse_start(config_of_refusal(arguments, process_environment()), line.error(),
-                        exit_bad_config);
+                        checks ? exit_bad_config : exit_code_of(line.error()));
+  }
   switch (line->action) {
     case CommandLine::Action::print_and_exit:
       std::fputs(line->output.c_str(), stdout);

@@ -185,6 +185,7 @@ JoinFrom join_from(const Given& given, const Environment& environment) {
 std::optional<Error> read_node_file(const std::string& path, const std::vector<Setting>& settings,
                                     bool with_join) {
   const Result<std::string> text = read_text_file(path);
+  if (!text && text.error().code == "io-error") return text.error();
   if (!text) return bad_config(text.error().text);
   TomlReader reader(*text, path);
   const std::filesystem::path directory = std::filesystem::absolute(path).parent_path();

@@ -1,0 +1,77 @@
+// A disk or a server that fails for a while: nothing is taken for missing, and a restart may help.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+
+#include <cerrno>
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "daemon/config/config.h"
+#include "models/files/model_file.h"
+#include "models/job/toml_reader.h"
+#include "tests/unit/daemon_state_support.h"
+
+using namespace gossipd;
+
+namespace {
+
+// While it lives, stat() of the path fails on this thread.
+class FailingStat {
+ public:
+  explicit FailingStat(std::filesystem::path path) : path_(std::move(path)) { now_ = this; }
+  ~FailingStat() { now_ = nullptr; }
+  FailingStat(const FailingStat&) = delete;
+  FailingStat& operator=(const FailingStat&) = delete;
+  static bool fails(const char* path) { return now_ != nullptr && now_->path_ == path; }
+
+ private:
+  inline static thread_local FailingStat* now_ = nullptr;
+  const std::filesystem::path path_;
+};
+
+}  // namespace
+
+extern "C" int stat(const char* path, struct stat* out) noexcept {
+  if (!FailingStat::fails(path)) return ::fstatat(AT_FDCWD, path, out, 0);
+  errno = EIO;
+  return -1;
+}
+
+TEST_CASE("a text file that cannot be opened for want of a descriptor is not called missing") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("job.toml", "name = 'tiny'\n");
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const rlimit none{0, usual.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const Result<std::string> text = read_text_file(file);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  REQUIRE_FALSE(text);
+  CHECK(text.error().code == "io-error");
+  CHECK(mentions(text.error().text, "job.toml: cannot be opened: Too many open files; look for"));
+  CHECK(read_text_file(directory.path() / "gone").error().code == "not-found");
+  CHECK(read_text_file(file + "/below").error().code == "not-found");
+}
+
+TEST_CASE("a node file on a disk that fails is no wrong configuration; a missing one is") {
+  const auto code = [](const std::string& file) {
+    return read_command_line({"--config", file, "--state-dir", "/nowhere"}, {}).error().code;
+  };
+  CHECK(code("/proc/self/mem") == "io-error");  // nothing is mapped at its beginning
+  CHECK(code("/nowhere/node.toml") == "bad-config");
+}
+
+TEST_CASE("a model's file that cannot be looked at now is not called missing") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("model.pt", "a model");
+  {
+    const FailingStat failing(file);
+    const Result<JobFile> found = identify_file(file);
+    REQUIRE_FALSE(found);
+    CHECK(found.error().code == "io-error");
+    CHECK(mentions(found.error().text, "model.pt: cannot be read: Input/output error"));
+  }
+  CHECK(identify_file(file));
+  CHECK(identify_file(directory.path() / "gone").error().code == "bad-config");
+}
