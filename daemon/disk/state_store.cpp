@@ -369,9 +369,12 @@ std::optional<Error> StateStore::check_lock() const {
   struct stat ours {
   }, there{};
   const std::filesystem::path path = directory_ / "lock";
-  if (::fstat(lock_, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
-      ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
-    return std::nullopt;
+  const bool seen = ::fstat(lock_, &ours) == 0 && ::stat(path.c_str(), &there) == 0;
+  if (seen && ours.st_ino == there.st_ino && ours.st_dev == there.st_dev) return std::nullopt;
+  if (!seen && errno != ENOENT && errno != ENOTDIR)
+    return Error{"io-error", path.string() + ": cannot be looked at: " + std::strerror(errno) +
+                                 ", so nothing is written for now; look for the disk's errors in "
+                                 "the system's log"};
   return Error{"state-gone", directory_.string() +
                                  ": was removed or replaced while this gossipd runs, so nothing is "
                                  "written there any more; stop it, then put the directory back or "

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "daemon/config/config.h"
+#include "daemon/disk/state_store.h"
 #include "models/files/model_file.h"
 #include "models/job/toml_reader.h"
 #include "tests/unit/daemon_state_support.h"
@@ -74,4 +75,27 @@ TEST_CASE("a model's file that cannot be looked at now is not called missing") {
   }
   CHECK(identify_file(file));
   CHECK(identify_file(directory.path() / "gone").error().code == "bad-config");
+}
+
+TEST_CASE("a state directory is gone where its lock is, not where the disk fails") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path at = directory.path() / "state";
+  const auto store = StateStore::open(at);
+  REQUIRE(store);
+  {
+    const FailingStat failing(at / "lock");
+    const std::optional<Error> error = store->save_state(some_state(1));
+    REQUIRE(error);
+    CHECK(error->code == "io-error");
+    CHECK(mentions(error->text, "lock: cannot be looked at: Input/output error"));
+  }
+  CHECK_FALSE(store->save_state(some_state(1)));
+  std::filesystem::rename(at, directory.path() / "away");
+  CHECK(store->check_lock()->code == "state-gone");
+  directory.write("state", "");
+  CHECK(store->check_lock()->code == "state-gone");
+  std::filesystem::remove(at);
+  const auto another = StateStore::open(at);
+  REQUIRE(another);
+  CHECK(store->check_lock()->code == "state-gone");
 }
