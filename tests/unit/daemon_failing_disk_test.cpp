@@ -7,7 +7,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "core/model/job_hash.h"
 #include "daemon/config/config.h"
+#include "daemon/disk/durable_file.h"
 #include "daemon/disk/state_store.h"
 #include "models/files/model_file.h"
 #include "models/job/toml_reader.h"
@@ -98,4 +100,42 @@ TEST_CASE("a state directory is gone where its lock is, not where the disk fails
   const auto another = StateStore::open(at);
   REQUIRE(another);
   CHECK(store->check_lock()->code == "state-gone");
+}
+
+TEST_CASE("the job before is not settled while a disk that fails hides what is to be set aside") {
+  for (const char* const hidden : {"checkpoints", "history.jsonl"}) {
+    CAPTURE(hidden);
+    const TemporaryDirectory directory;
+    const std::filesystem::path at = directory.path() / "state";
+    const auto store = StateStore::open(at);
+    REQUIRE(store);
+    const std::string before = "name = \"tiny\"\n";
+    NodeState state = some_state(1);
+    state.former_job = job_hash_of(before);
+    state.former_generation = 2;
+    const std::filesystem::path former = at / "jobs" / ("2-" + to_hex(state.former_job));
+    REQUIRE_FALSE(store->save_job(before));
+    REQUIRE_FALSE(store->save_state(state));
+    REQUIRE_FALSE(write_durably(store->checkpoint_path("current"), "old model"));
+    REQUIRE_FALSE(write_durably(at / "history.jsonl", "old history"));
+    {
+      const FailingStat failing(at / hidden);
+      const std::optional<Error> error = store->set_former_job_aside(state);
+      REQUIRE(error);
+      CHECK(error->code == "io-error");
+      CHECK(mentions(error->text, "Input/output error"));
+    }
+    CHECK(state.former_job == job_hash_of(before));
+    CHECK(store->load_state()->state->former_job == state.former_job);
+    std::filesystem::rename(at / "job.toml", at / "whole");
+    std::filesystem::create_symlink("/proc/self/mem", at / "job.toml");  // it cannot be read
+    const std::optional<Error> unread = store->set_former_job_aside(state);
+    REQUIRE(unread);
+    CHECK(unread->code == "io-error");
+    std::filesystem::rename(at / "whole", at / "job.toml");
+    REQUIRE_FALSE(store->set_former_job_aside(state));
+    CHECK(*read_whole(former / "checkpoints" / "current.safetensors") == "old model");
+    CHECK(*read_whole(former / "history.jsonl") == "old history");
+    CHECK(*read_whole(former / "job.toml") == before);
+  }
 }
