@@ -373,6 +373,7 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
     config.state_dir = whole.lexically_normal().string();
   if (auto error = look_for_invite(config, result.warnings)) return *error;
   if (auto error = check_whole(config)) return *error;
+  for (std::string& warning : warn_of_unused(config)) result.warnings.push_back(std::move(warning));
   if (given.check_config) result.action = CommandLine::Action::check_config;
   // `settings` points into `config`, which moves with the result: nothing may use it from here on.
   return result;

@@ -396,6 +396,18 @@ class External(ClusterTest):
         self.assertEqual(1, node.exit_code(), node.log())
         self.assertRegex(node.log(), "shares with its trainer.*Cannot allocate.*; free memory")
 
+    def test_settings_that_only_the_daemon_s_own_training_heeds_are_named(self):
+        settings = {"trainer__min_step_ms": 5, "balance__enabled": "true"}
+        node = self.cluster.founder(self.job_file(), shard="auto", data=None, **settings)
+        node.program = GOSSIPD_CORE
+        node.start()
+        wait_for("a socket", lambda: os.path.exists(node.state_dir + "/trainer.sock"))
+        Trainer(node).start()
+        node.wait_log(
+            r"without effect in job 'mine': trainer\.device, trainer\.threads, "
+            r"trainer\.min_step_ms, balance\.enabled; .*set it there"
+        )
+
     def test_a_checkpoint_of_a_script_s_model_is_not_exported_as_torchscript(self):
         node = self.external(1, step_ms=5)[0].node
         node.wait_step(20)
