@@ -62,8 +62,8 @@ void warn(const std::string& text) {
 
 // 78 keeps a supervisor from trying again what only the operator can put right.
 int exit_code_of(const Error& error) {
-  for (const char* passing : {"state-locked", "io-error", "no-space", "listen", "device-failed",
-                              "stop-too-slow", data_unreadable})
+  for (const char* passing : {"state-locked", "io-error", "no-space", "no-memory", "listen",
+                              "device-failed", "stop-too-slow", data_unreadable})
     if (error.code == passing) return 1;
   if (error.code == "job-failed") return exit_job_failed;
   return exit_bad_config;
@@ -411,9 +411,11 @@ int main(int argc, char** argv) {
   hold_stop_signals(false);
   hide_invites(argc, argv);
   const Result<CommandLine> line = read_command_line(arguments, process_environment());
-  if (!line)
+  if (!line) {
+    const bool checks = std::ranges::find(arguments, "--check-config") != arguments.end();
     return refuse_start(config_of_refusal(arguments, process_environment()), line.error(),
-                        exit_bad_config);
+                        checks ? exit_bad_config : exit_code_of(line.error()));
+  }
   switch (line->action) {
     case CommandLine::Action::print_and_exit:
       std::fputs(line->output.c_str(), stdout);

@@ -147,6 +147,7 @@ class Training {
   [[nodiscard]] Result<std::unique_ptr<Trainer>> make_trainer(std::string& left_out);
   [[nodiscard]] Result<std::unique_ptr<Trainer>> make_external(TrainerOptions);
   void restore(Prepared&);
+  void warn_of_unused_settings(Prepared&) const;
   [[nodiscard]] std::string trainer_wanted() const;
   void on_prepared(Prepared prepared);
   void remember_old_checkpoints();

@@ -5,6 +5,7 @@
 
 #include "core/base/printable.h"
 #include "core/codec/kernels.h"
+#include "daemon/config/check_whole.h"
 #include "daemon/disk/durable_file.h"
 #include "daemon/disk/run_account.h"
 #include "daemon/training.h"
@@ -185,6 +186,16 @@ void Training::restore(Prepared& prepared) {
     if (auto old = look_at(store_.checkpoint_path(which))) prepared.checkpoints[which] = *old;
 }
 
+void Training::warn_of_unused_settings(Prepared& prepared) const {
+  std::string list;
+  for (const std::string& key : settings_of_own_training(config_))
+    list += (list.empty() ? "" : ", ") + key;
+  if (list.empty()) return;
+  prepared.warnings.push_back("without effect in job '" + job_->name + "': " + list +
+                              "; the process that trains it goes by its own settings: set it "
+                              "there, or leave it out here");
+}
+
 void Training::start_preparing() {
   if (stopped_ || busy_) return;
   if (config_.data_dir.empty() && !is_external())
@@ -198,10 +209,7 @@ void Training::start_preparing() {
       prepared->trainer = std::move(*trainer);
       restore(*prepared);
       return_free_memory();  // the checkpoint's
-      if (is_external() && config_.balance.enabled)
-        prepared->warnings.push_back(
-            "balance.enabled has no effect in job '" + job_->name +
-            "': the process that trains it chooses its batch; set it there, or leave it out here");
+      if (is_external()) warn_of_unused_settings(*prepared);
     } else {
       prepared->error = trainer.error();
     }

@@ -8,6 +8,7 @@
 #include "core/base/printable.h"
 #include "core/exchange/settings.h"
 #include "daemon/config/advertise.h"
+#include "daemon/config/settings.h"
 #include "models/devices/device_names.h"
 
 namespace gossipd {
@@ -157,7 +158,35 @@ std::optional<Error> check_whole(const DaemonConfig& c) {
     return bad_config(
         "rest.certificate and rest.key belong together: give both, or neither and the node makes "
         "its own");
+  if (c.rest_tls == "on" && c.rest.starts_with("unix:"))
+    return bad_config("rest.tls: there is no TLS at a Unix socket (" + c.rest +
+                      "), which is this user's alone; leave it out, or let rest.listen be "
+                      "HOST:PORT");
   return std::nullopt;
+}
+
+std::vector<std::string> warn_of_unused(const DaemonConfig& c) {
+  Endpoint rest;
+  if (c.rest_certificate.empty() || c.rest == "none" || c.rest_tls == "on") return {};
+  if (c.rest.starts_with("unix:"))
+    return {"rest.certificate and rest.key have no effect: there is no TLS at a Unix socket (" +
+            c.rest + "); leave them out"};
+  if (!parse_endpoint(c.rest, rest_port_default, rest) || !is_loopback(rest)) return {};
+  return {"rest.certificate and rest.key have no effect: on loopback (" + c.rest +
+          ") REST is plain HTTP; set rest.tls to on, or leave them out"};
+}
+
+std::vector<std::string> settings_of_own_training(DaemonConfig config) {
+  DaemonConfig usual;
+  const std::vector<Setting> given = settings_of(config), defaults = settings_of(usual);
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const std::string& key = given[i].key;
+    if ((key.starts_with("trainer.") || key.starts_with("balance.")) && key != "trainer.socket" &&
+        given[i].get() != defaults[i].get())
+      keys.push_back(key);
+  }
+  return keys;
 }
 
 }  // namespace gossipd

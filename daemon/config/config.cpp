@@ -185,6 +185,7 @@ JoinFrom join_from(const Given& given, const Environment& environment) {
 std::optional<Error> read_node_file(const std::string& path, const std::vector<Setting>& settings,
                                     bool with_join) {
   const Result<std::string> text = read_text_file(path);
+  if (!text && text.error().code == "io-error") return text.error();
   if (!text) return bad_config(text.error().text);
   TomlReader reader(*text, path);
   const std::filesystem::path directory = std::filesystem::absolute(path).parent_path();
@@ -373,6 +374,7 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
     config.state_dir = whole.lexically_normal().string();
   if (auto error = look_for_invite(config, result.warnings)) return *error;
   if (auto error = check_whole(config)) return *error;
+  for (std::string& warning : warn_of_unused(config)) result.warnings.push_back(std::move(warning));
   if (given.check_config) result.action = CommandLine::Action::check_config;
   // `settings` points into `config`, which moves with the result: nothing may use it from here on.
   return result;

@@ -88,7 +88,8 @@ struct CommandLine {
 using Environment = std::map<std::string, std::string>;  // GOSSIPD_* and what the defaults look at
 [[nodiscard]] Environment process_environment();
 
-// Code "usage" for a flag that does not exist, "bad-config" for everything else.
+// Codes "usage" for a flag that does not exist, "io-error" for a node file that cannot be read now,
+// "bad-config" for everything else.
 [[nodiscard]] Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
                                                     const Environment&);
 

@@ -369,9 +369,12 @@ std::optional<Error> StateStore::check_lock() const {
   struct stat ours {
   }, there{};
   const std::filesystem::path path = directory_ / "lock";
-  if (::fstat(lock_, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
-      ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
-    return std::nullopt;
+  const bool seen = ::fstat(lock_, &ours) == 0 && ::stat(path.c_str(), &there) == 0;
+  if (seen && ours.st_ino == there.st_ino && ours.st_dev == there.st_dev) return std::nullopt;
+  if (!seen && errno != ENOENT && errno != ENOTDIR)
+    return Error{"io-error", path.string() + ": cannot be looked at: " + std::strerror(errno) +
+                                 ", so nothing is written for now; look for the disk's errors in "
+                                 "the system's log"};
   return Error{"state-gone", directory_.string() +
                                  ": was removed or replaced while this gossipd runs, so nothing is "
                                  "written there any more; stop it, then put the directory back or "
@@ -420,15 +423,17 @@ std::optional<Error> StateStore::set_former_job_aside(NodeState& state) const {
   std::error_code error;
   fs::create_directories(former, error);
   for (const fs::path& own : {directory_ / "jobs", former}) (void)::chmod(own.c_str(), 0700);
-  if (const Result<StoredJob> job = load_job(state.former_job); job && job->document)
+  const Result<StoredJob> job = load_job(state.former_job);
+  if (!job && job.error().code == "io-error") return job.error();
+  if (job && job->document)
     if (auto failed = write_durably(former / "job.toml", *job->document)) return failed;
   const fs::path checkpoints = directory_ / "checkpoints";
   for (const char* const name : {"history.jsonl", "finished.json", "checkpoints"}) {
-    std::error_code ignored;
+    if (error) break;
     const fs::path from = directory_ / name;
     // empty: made by open() after it was moved
-    if (!error && fs::exists(from, ignored) && !fs::is_empty(from, ignored))
-      fs::rename(from, former / name, error);
+    const bool moves = fs::exists(from, error) && !fs::is_empty(from, error);
+    if (moves && !error) fs::rename(from, former / name, error);
   }
   if (!error) fs::create_directories(checkpoints, error);
   if (error)

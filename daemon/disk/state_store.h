@@ -62,8 +62,9 @@ class StateStore {
   StateStore& operator=(StateStore&&) = delete;
   ~StateStore();
 
-  // An error where the directory is no longer the one that was locked: it may be another node's by
-  // now, so whoever writes there asks before. Any thread.
+  // Code "state-gone" where the directory is no longer the one that was locked: it may be another
+  // node's by now, so whoever writes there asks before; "io-error" where that cannot be told. Any
+  // thread.
   [[nodiscard]] std::optional<Error> check_lock() const;
 
   // Code "bad-state": neither file is whole; the text says the way out.

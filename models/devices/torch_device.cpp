@@ -27,6 +27,16 @@ std::vector<std::string> all_cuda(int cuda_devices) {
   return out;
 }
 
+std::string figures_of(torch::Device device) {
+  if (!device.is_cuda()) return "";
+  try {
+    const c10::DeviceGuard guard(device);
+    return memory_figures();
+  } catch (const std::exception&) {  // no room even to use the device
+    return "";
+  }
+}
+
 }  // namespace
 
 Result<std::vector<torch::Device>> find_devices(const std::string& wanted) {
@@ -50,6 +60,12 @@ Result<std::vector<torch::Device>> find_devices(const std::string& wanted) {
   return devices;
 }
 
+std::string joined(const std::vector<torch::Device>& devices) {
+  std::string out;
+  for (const torch::Device& device : devices) out += (out.empty() ? "" : ",") + device.str();
+  return out;
+}
+
 NoCuda why_on_cpu(const std::string& wanted) {
   const int cuda_devices = count_cuda_devices();
   if (wanted != "auto" || cuda_devices > 0) return {};
@@ -65,9 +81,19 @@ OutOfMemory in_words(const std::exception& out_of_memory, torch::Device device) 
   const std::string sentence = sentence_of(out_of_memory);
   if (!device.is_cpu() && says_main_memory(sentence))
     return OutOfMemory("main memory: " + sentence, OutOfMemory::Memory::main);
-  const std::string figures = device.is_cuda() ? memory_figures() : "";
+  const std::string figures = figures_of(device);
   return OutOfMemory(device.str() + ": " + sentence +
                      (figures.empty() ? "" : " (" + figures + ")"));
+}
+
+std::optional<Error> lack_of_memory(const std::exception& error,
+                                    const std::vector<torch::Device>& devices) {
+  const auto* known = dynamic_cast<const OutOfMemory*>(&error);
+  if (known == nullptr && !is_out_of_memory(error)) return std::nullopt;
+  const std::string what = known != nullptr ? known->what() : in_words(error, devices[0]).what();
+  return Error{"device-failed", "the model finds no room on " + joined(devices) + ": " + what +
+                                    "; free memory there, raise a limit (ulimit -v, a container's) "
+                                    "or choose another trainer.device; then start gossipd again"};
 }
 
 }  // namespace gossipd

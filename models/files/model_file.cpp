@@ -8,6 +8,8 @@
 #include <fstream>
 #include <vector>
 
+#include "core/base/lasting_error.h"
+
 namespace gossipd {
 
 namespace {
@@ -18,11 +20,21 @@ Error refused(const std::filesystem::path& path, const std::string& why) {
   return Error{"bad-config", path.string() + ": " + why};
 }
 
+// For now.
+Error unreadable(const std::filesystem::path& path, int why) {
+  return Error{"io-error", path.string() + ": cannot be read: " + std::strerror(why) +
+                               "; look for the disk's errors in the system's log, and at the "
+                               "limit of open files"};
+}
+
 }  // namespace
 
 Result<JobFile> identify_file(const std::filesystem::path& path, std::uint64_t bytes_max) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error))
+  const auto status = std::filesystem::status(path, error);
+  if (error && error != std::errc::no_such_file_or_directory && !is_lasting(error.value()))
+    return unreadable(path, error.value());
+  if (!std::filesystem::is_regular_file(status))
     return refused(
         path,
         "there is no such file; a path in a job file is relative to the job file's directory");
@@ -40,11 +52,8 @@ Result<JobFile> identify_file(const std::filesystem::path& path, std::uint64_t b
   }
   if (!file.eof() && out.bytes <= bytes_max) {
     const int why = errno;
-    if (why == 0 || why == EACCES || why == EPERM)
-      return refused(path, "cannot be read; check who may read it");
-    return Error{"io-error", path.string() + ": cannot be read: " + std::strerror(why) +
-                                 "; look for the disk's errors in the system's log, and at the "
-                                 "limit of open files"};
+    if (why == 0 || is_lasting(why)) return refused(path, "cannot be read; check who may read it");
+    return unreadable(path, why);
   }
   if (out.bytes == 0) return refused(path, "is empty; write it again");
   if (out.bytes > bytes_max)

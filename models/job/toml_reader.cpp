@@ -13,6 +13,7 @@
 #include <set>
 
 #include "core/base/did_you_mean.h"
+#include "core/base/lasting_error.h"
 #include "core/base/nesting.h"
 #include "models/files/regular_file.h"
 
@@ -395,10 +396,16 @@ std::string TomlTable::get_choice(std::string_view key, std::string_view fallbac
 
 Result<std::string> read_text_file(const std::string& path, std::size_t bytes_max) {
   if (auto refused = refuse_irregular(path)) return *refused;
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
-  if (!file)
-    return Error{"not-found", path + ": cannot be opened: " + std::strerror(errno) +
-                                  "; check the path and its permissions"};
+  if (const int why = errno; !file) {
+    const bool lasting = why == 0 || why == ENOENT || is_lasting(why);
+    return Error{lasting ? "not-found" : "io-error",
+                 path + ": cannot be opened: " + std::strerror(why) +
+                     (lasting ? "; check the path and its permissions"
+                              : "; look for the disk's errors in the system's log, and at the "
+                                "limit of open files")};
+  }
   std::string text(bytes_max + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) return Error{"io-error", path + ": cannot be read; check the disk"};

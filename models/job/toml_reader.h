@@ -108,7 +108,9 @@ class TomlReader {
   std::unique_ptr<State> state_;
 };
 
-// Reads a whole regular file of at most `bytes_max`; errors name path, reason and way out.
+// Reads a whole regular file of at most `bytes_max`; errors name path, reason and way out. Codes
+// "not-found" (missing, or not this user's to read), "bad-file", "too-large", "io-error": it cannot
+// be read now.
 [[nodiscard]] Result<std::string> read_text_file(const std::string& path,
                                                  std::size_t bytes_max = toml_bytes_max);
 

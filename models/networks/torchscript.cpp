@@ -5,6 +5,7 @@
 #include <torch/script.h>
 
 #include <fstream>
+#include <new>
 #include <stdexcept>
 
 namespace gossipd {
@@ -105,7 +106,11 @@ std::shared_ptr<Network> load_torchscript(const std::string& path, LossSpec::Kin
     return std::make_shared<ScriptNetwork>(std::move(module));
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(path + ": " + error.what());
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& error) {
+    // LibTorch's words where the file may well be one
+    if (std::string_view(error.what()).find("can't allocate memory") != std::string::npos) throw;
     throw std::invalid_argument(path + ": " + why_no_torchscript(path, error));
   }
 }

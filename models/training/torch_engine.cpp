@@ -77,19 +77,10 @@ void set_arithmetic(const TrainingSpec& training) {
   if (dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
       dynamic_cast<const DataError*>(&error) != nullptr)
     throw;
-  if (is_out_of_memory(error)) {
-    const c10::DeviceGuard guard(device);  // whose memory the figures are of
-    throw in_words(error, device);
-  }
+  if (is_out_of_memory(error)) throw in_words(error, device);
   const std::string sentence = sentence_of(error);
   if (sentence == error.what()) throw;
   throw std::runtime_error(sentence);
-}
-
-std::string joined(const std::vector<torch::Device>& devices) {
-  std::string out;
-  for (const torch::Device& device : devices) out += (out.empty() ? "" : ",") + device.str();
-  return out;
 }
 
 // Several devices are ranks of one node: each has a replica and a part of every batch, gradients
@@ -406,6 +397,7 @@ std::optional<Error> check_torchscript(const Job& job, const std::string& model_
                                   ? words
                                   : model_file + ": cannot be trained: " + words};
   } catch (const std::exception& error) {
+    if (auto no_room = lack_of_memory(error, {torch::kCPU})) return no_room;
     return Error{"bad-model", model_file + ": cannot be trained: " + sentence_of(error) + given};
   }
   return std::nullopt;
@@ -440,16 +432,18 @@ Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const 
     set_arithmetic(job.training);
     engine = std::make_unique<TorchEngine>(job, threads, *found, std::move(source),
                                            std::move(held_out), model_file);
-  } catch (const c10::Error& error) {
-    return Error{job.model.kind == ModelSpec::Kind::torchscript ? "bad-model" : "no-device",
-                 "the model cannot be trained on " + joined(*found) + ": " + sentence_of(error)};
   } catch (const std::exception& error) {
-    return Error{"bad-model", "the model cannot be trained: " + sentence_of(error) +
-                                  way_out_of_one(job, sentence_of(error))};
+    if (const auto no_room = lack_of_memory(error, *found)) return *no_room;
+    const std::string why = sentence_of(error);
+    if (dynamic_cast<const c10::Error*>(&error) == nullptr)
+      return Error{"bad-model", "the model cannot be trained: " + why + way_out_of_one(job, why)};
+    return Error{job.model.kind == ModelSpec::Kind::torchscript ? "bad-model" : "no-device",
+                 "the model cannot be trained on " + joined(*found) + ": " + why};
   }
   try {
     engine->connect_ranks();
   } catch (const std::exception& error) {
+    if (const auto no_room = lack_of_memory(error, *found)) return *no_room;
     return Error{"no-device", joined(*found) + " cannot train together: " + sentence_of(error) +
                                   "; start one gossipd for each of them"};
   }

@@ -25,7 +25,8 @@ class GradientEngine : public Engine {
 };
 
 // Whether the file of a TorchScript job can be trained as the job says, as far as zeros of the
-// data's shape tell: loads it and makes one pass on the CPU. Code "bad-model".
+// data's shape tell: loads it and makes one pass on the CPU. Codes "bad-model",
+// "device-failed": no memory.
 [[nodiscard]] std::optional<Error> check_torchscript(const Job&, const std::string& model_file);
 
 // The same of a job as Job::load() returns it; there is nothing to try in other kinds. Code
@@ -42,7 +43,7 @@ class GradientEngine : public Engine {
 
 // `device` as in TrainerOptions. `held_out` may be null: then evaluate() has nothing to say.
 // `model_file`: of a TorchScript job. The model is tried with one batch. Codes "no-device",
-// "bad-config", "bad-model" (says what does not fit).
+// "bad-config", "bad-model" (says what does not fit), "device-failed" (no memory now).
 [[nodiscard]] Result<std::unique_ptr<GradientEngine>> make_torch_engine(
     const Job&, const std::string& device, int threads, BatchSource source,
     std::shared_ptr<const DataSet> held_out, const std::string& model_file = {});

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -36,6 +37,8 @@ torch.jit.script(Linear(784, 10)).save("linear.pt")
 """
 
 PACKAGE = os.path.join(ROOT, "tools/python/src")
+LARGE = 20_000_000  # floats, three times shared: far beyond the memory left
+SPARE_MEMORY = 128 << 20
 KILLS = int(os.environ.get("GOSSIPD_KILLS", "8"))
 
 
@@ -380,6 +383,30 @@ class External(ClusterTest):
         )
         self.assertEqual(78, node.start().exit_code())
         self.assertIn("leave out --job to join", node.log())
+
+    def test_a_daemon_without_room_for_the_script_s_model_may_be_started_again(self):
+        node = self.cluster.founder(self.job_file(), shard="auto", data=None)
+        node.program = GOSSIPD_CORE
+        node.start()
+        wait_for("a socket", lambda: os.path.exists(node.state_dir + "/trainer.sock"))
+        with open(f"/proc/{node.process.pid}/statm", encoding="ascii") as file:
+            limit = int(file.read().split()[0]) * resource.getpagesize() + SPARE_MEMORY
+        resource.prlimit(node.process.pid, resource.RLIMIT_AS, (limit, limit))
+        Trainer(node, floats=LARGE).start()
+        self.assertEqual(1, node.exit_code(), node.log())
+        self.assertRegex(node.log(), "shares with its trainer.*Cannot allocate.*; free memory")
+
+    def test_settings_that_only_the_daemon_s_own_training_heeds_are_named(self):
+        settings = {"trainer__min_step_ms": 5, "balance__enabled": "true"}
+        node = self.cluster.founder(self.job_file(), shard="auto", data=None, **settings)
+        node.program = GOSSIPD_CORE
+        node.start()
+        wait_for("a socket", lambda: os.path.exists(node.state_dir + "/trainer.sock"))
+        Trainer(node).start()
+        node.wait_log(
+            r"without effect in job 'mine': trainer\.device, trainer\.threads, "
+            r"trainer\.min_step_ms, balance\.enabled; .*set it there"
+        )
 
     def test_a_checkpoint_of_a_script_s_model_is_not_exported_as_torchscript(self):
         node = self.external(1, step_ms=5)[0].node

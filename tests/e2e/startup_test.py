@@ -59,6 +59,12 @@ class Startup(ClusterTest):
             "did you mean 'min_step_ms'?",
         )
 
+    def test_a_node_file_on_a_disk_that_fails_may_be_read_by_a_later_start(self):
+        node = self.founder("--config", "/proc/self/mem")  # its first byte cannot be read
+        words = ("/proc/self/mem: cannot be read", "check the disk")
+        self.assert_refused(node, 1, *words)
+        self.assert_refused(node, EXIT_CONFIG, *words, extra=["--check-config"])
+
     @unittest.skipUnless(os.geteuid() == 0, "only root may become another user")
     def test_another_users_state_and_a_user_without_a_home(self):
         node = self.founder()

@@ -231,6 +231,32 @@ TEST_CASE("Main memory that runs out beside a CUDA device is not told as the dev
   CHECK(in_words(std::bad_alloc(), torch::kCPU).what() == std::string("cpu: std::bad_alloc"));
 }
 
+TEST_CASE("A start that finds no memory may be tried again, as a step's end for want of it may") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "large.pt";
+  torch::jit::Module module("Model");
+  module.register_parameter("weight", torch::zeros({3, 768}).requires_grad_(), false);
+  module.define(
+      "def forward(self, x):\n    return torch.matmul(torch.flatten(x, 1), self.weight.t()) + "
+      "torch.zeros([1 << 46]).sum()\n");
+  module.save(file);
+  Job job = bars_job("", sgd, 32);
+  job.model.kind = ModelSpec::Kind::torchscript;
+  job.model.file = file;
+  const auto set = std::make_shared<Bars>(job.data);
+  for (const char* devices : {"cpu", "cpu,cpu"}) {
+    const auto engine = make_torch_engine(
+        job, devices, 1, BatchSource(set, DataOrder(job.seed, set->count(), {})), nullptr, file);
+    REQUIRE_FALSE(engine);
+    CHECK(engine.error().code == "device-failed");
+    CHECK_MESSAGE(contains(engine.error().text, "memory there, raise a limit"),
+                  engine.error().text);
+  }
+  const std::optional<Error> checked = check_model(job);
+  REQUIRE(checked);
+  CHECK(checked->code == "device-failed");
+}
+
 TEST_CASE("What LibTorch throws in a step or an evaluation is one sentence, without its stack") {
   const Job job = bars_job(cnn, sgd);
   for (const char* devices : {"cpu", "cpu,cpu"}) {
