@@ -89,8 +89,7 @@ void Conductor::hear_budget(const Budget& budget, const std::string& name, NodeI
 }
 
 std::optional<Error> Conductor::extend_budget(Samples more) {
-  if (state_.job == JobHash{})
-    return Error{"no-job", "this node knows no job yet; join the cluster first"};
+  if (auto error = why_no_job()) return error;
   // Nobody would hear of it before this node joins again.
   if (life_.is_going())
     return Error{"left", "this node leaves the cluster; extend the job on another member"};

@@ -217,6 +217,7 @@ class Conductor {
   void on_reached(const Session& session, const Reached& told);
 
   // next_job.cpp
+  [[nodiscard]] std::optional<Error> why_no_job() const;
   [[nodiscard]] std::optional<Error> why_not_during_change() const;
   [[nodiscard]] JobGeneration own_job() const;
   [[nodiscard]] std::optional<Error> check_generation(const Hello& hello) const;

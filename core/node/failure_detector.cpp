@@ -84,13 +84,17 @@ FailureDetector::Verdicts FailureDetector::judge(const Directory& directory, Ins
   return verdicts;
 }
 
-bool FailureDetector::hears(SessionId id, Instant now) const {
-  const Session& session = sessions_.at(id);
+bool FailureDetector::is_heard(const Session& session, Instant now) const {
   return session.member && now - session.last_byte <= policy_.suspect_after;
 }
 
+bool FailureDetector::hears(SessionId id, Instant now) const {
+  return is_heard(sessions_.at(id), now);
+}
+
 bool FailureDetector::hears_anybody(Instant now) const {
-  return std::ranges::any_of(sessions_, [&](const auto& item) { return hears(item.first, now); });
+  return std::ranges::any_of(sessions_,
+                             [&](const auto& item) { return is_heard(item.second, now); });
 }
 
 bool FailureDetector::is_linked(NodeId member) const {

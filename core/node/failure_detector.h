@@ -102,6 +102,7 @@ class FailureDetector {
     std::optional<NodeId> member;  // once it is established
     bool accused = false;          // of the silence that lasts
   };
+  [[nodiscard]] bool is_heard(const Session& session, Instant now) const;
   [[nodiscard]] bool is_linked(NodeId member) const;
 
   MembershipPolicy policy_;

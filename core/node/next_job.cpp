@@ -13,6 +13,11 @@ JobGeneration Conductor::own_job() const { return {state_.generation, state_.job
 
 // ---- the operator -------------------------------------------------------------------------------
 
+std::optional<Error> Conductor::why_no_job() const {
+  if (state_.job != JobHash{}) return std::nullopt;
+  return Error{"no-job", "this node knows no job yet; join the cluster first"};
+}
+
 // The node is about to start again, which would undo what it is told meanwhile.
 std::optional<Error> Conductor::why_not_during_change() const {
   if (!job_.next.is_under_way()) return std::nullopt;
@@ -24,8 +29,7 @@ std::optional<Error> Conductor::why_no_next_job(std::optional<JobHash> next) con
   if (life_.is_going() || life_.is_stopping())
     return Error{"left", "this node leaves the cluster; start the job on another member"};
   if (auto error = why_not_during_change()) return error;
-  if (state_.job == JobHash{})
-    return Error{"no-job", "this node knows no job yet; join the cluster first"};
+  if (auto error = why_no_job()) return error;
   if (life_.is(Phase::joining))
     return Error{"job-running",
                  "this node is still joining; `gossipctl wait --for ready` waits for it"};
