@@ -7,6 +7,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "models/descent/optimizer.h"
 #include "models/networks/flat_model.h"
@@ -102,6 +104,33 @@ TEST_CASE("Every family answers with one row per sample, or per token") {
   CHECK(shape_of({.kind = Kind::resnet50}, {{3, 64, 64}, 7}, images(1, 3, 64)) == Shape{1, 7});
   CHECK(shape_of(small_vit, {{1, 28, 28}, 10}, images(2, 1, 28)) == Shape{2, 10});
   CHECK(shape_of(small_gpt, {{16}, 50}, tokens(2, 16, 50)) == Shape{2, 16, 50});
+}
+
+TEST_CASE("The small cnn computes what its layers say, of grey images and of coloured ones") {
+  namespace functional = torch::nn::functional;
+  for (const std::int64_t channels : {1, 3}) {
+    const ModelSpec model{.kind = Kind::cnn, .hidden = {6}, .width = 4};
+    const auto network = network_of(model, {{channels, 20, 28}, 5});
+    torch::manual_seed(7);
+    const Tensor inputs = torch::randn({3, channels, 20, 28}), weights = torch::randn({3, 5});
+    network->forward(inputs).mul(weights).sum().backward();
+
+    std::map<std::string, Tensor> of;
+    for (const auto& [name, parameter] : network->tensors().parameters)
+      of[name] = parameter.detach().clone().requires_grad_();
+    Tensor x = torch::relu(torch::conv2d(inputs, of["conv1.weight"], of["conv1.bias"]));
+    x = torch::relu(torch::conv2d(torch::max_pool2d(x, 2), of["conv2.weight"], of["conv2.bias"]));
+    x = torch::max_pool2d(x, 2).flatten(1);
+    x = torch::relu(torch::linear(x, of["head.linear1.weight"], of["head.linear1.bias"]));
+    x = torch::linear(x, of["head.linear2.weight"], of["head.linear2.bias"]);
+    x.mul(weights).sum().backward();
+
+    CHECK(torch::allclose(network->forward(inputs), x, 1e-4, 1e-5));
+    for (const auto& [name, parameter] : network->tensors().parameters) {
+      CAPTURE(name);
+      CHECK(torch::allclose(parameter.grad(), of[name].grad(), 1e-4, 1e-4));
+    }
+  }
 }
 
 TEST_CASE(
