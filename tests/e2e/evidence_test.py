@@ -132,6 +132,40 @@ class Evidence(unittest.TestCase):
         rows = evidence.Rows(evidence.Lab(LAB), self.out / "out.jsonl", "base")
         self.assertIsNone(rows.in_time("twice", "base", 9))
 
+    def test_bytes_are_saved_against_the_cheapest_that_is_as_accurate(self):
+        class Rows(evidence.Rows):
+            """Ten pairs whose accuracies differ by a constant, with one bound for all."""
+
+            def __init__(self, bound, **rows):
+                self.rows, self.bound95 = rows, bound
+
+            def bytes(self, name):
+                return self.rows[name][0]
+
+            def paired(self, name, base=None, figure="accuracy"):
+                return self.rows[name][1] - self.rows[base][1], self.bound95, 10
+
+        def saves(bound=0.001, **rows):
+            periods = [name for name in rows if name.startswith("every")]
+            return Rows(bound, **rows).saves(0.2, ["change"], periods)
+
+        change = (10, 0.900)
+        self.assertIs(True, saves(change=change, every_8=(13, 0.900)))
+        self.assertIs(False, saves(change=change, every_8=(12, 0.900)))
+        # one that is more accurate and dearer is another point, no comparison
+        self.assertIs(False, saves(change=change, every_8=(13, 0.910)))
+        self.assertIs(True, saves(change=change, every_8=(15, 0.910), every_12=(13, 0.9005)))
+        # one that is as accurate and no dearer refutes it, one that is less accurate does not
+        self.assertIs(False, saves(change=change, every_8=(13, 0.900), every_16=(9, 0.900)))
+        self.assertIs(True, saves(change=change, every_8=(13, 0.900), every_16=(9, 0.890)))
+        unclear = {"every_8": (13, 0.900), "every_16": (9, 0.899)}
+        self.assertIsNone(saves(bound=0.0015, change=change, **unclear))
+        self.assertIsNone(saves(bound=0.004, change=change, every_8=(13, 0.900)))
+        # one of several is enough
+        rows = Rows(0.001, change=(12, 0.9), entries=(10, 0.9), every_8=(13, 0.9))
+        self.assertIs(True, rows.saves(0.2, ["change", "entries"], ["every_8"]))
+        self.assertIs(False, rows.saves(0.2, ["change"], ["every_8"]))
+
     def test_of_runs_of_one_name_those_of_the_present_settings_are_taken(self):
         scenario, out = self.out / "tiny.toml", self.out / "out.jsonl"
         scenario.write_text(SCENARIO)

@@ -165,6 +165,26 @@ class Rows:
         pairs = [self.paired(name, base) for base in bases or (self.first,)]
         return decided([(mean - by, bound, count) for mean, bound, count in pairs])
 
+    def saves(self, share, names, others, within=0.002):
+        """Whether one of `names` sends at most (1 - share) times the bytes of the one of `others`
+        that sends least without being less accurate than it. What is at most `within` less
+        accurate is as accurate. None: undecided."""
+        verdicts = [self.saves_one(share, name, others, within) for name in names]
+        return True if True in verdicts else None if None in verdicts else False
+
+    def saves_one(self, share, name, others, within):
+        saved, decided = False, True
+        for other in others:
+            if self.bytes(name) <= (1 - share) * self.bytes(other):
+                as_accurate = self.above(name, other, by=-within)
+                saved |= as_accurate is not False
+                decided &= as_accurate is not None
+            elif self.above(other, name, by=-within):
+                return False
+            else:
+                decided &= self.above(name, other) is True
+        return False if not saved else True if decided else None
+
     def in_time(self, name, base, times):
         """Whether `name` takes at most `times` as long to the target as `base`, by the interval of
         times * base - name, paired by seed; None: undecided."""
