@@ -161,10 +161,13 @@ class Evidence(unittest.TestCase):
         unclear = {"every_8": (13, 0.900), "every_16": (9, 0.899)}
         self.assertIsNone(saves(bound=0.0015, change=change, **unclear))
         self.assertIsNone(saves(bound=0.004, change=change, every_8=(13, 0.900)))
-        # one of several is enough
+        # of several, one that saves is enough, and one that falls short refutes each_above()
         rows = Rows(0.001, change=(12, 0.9), entries=(10, 0.9), every_8=(13, 0.9))
         self.assertIs(True, rows.saves(0.2, ["change", "entries"], ["every_8"]))
         self.assertIs(False, rows.saves(0.2, ["change"], ["every_8"]))
+        self.assertIs(True, rows.each_above(["change", "entries"], "every_8", by=-0.001))
+        rows.rows["entries"] = (10, 0.897)
+        self.assertIs(False, rows.each_above(["change", "entries"], "every_8", by=-0.001))
 
     def test_of_runs_of_one_name_those_of_the_present_settings_are_taken(self):
         scenario, out = self.out / "tiny.toml", self.out / "out.jsonl"

@@ -165,6 +165,11 @@ class Rows:
         pairs = [self.paired(name, base) for base in bases or (self.first,)]
         return decided([(mean - by, bound, count) for mean, bound, count in pairs])
 
+    def each_above(self, names, base, by=0.0):
+        """above() of each of `names`: refuted by one, decided by all."""
+        verdicts = [self.above(name, base, by=by) for name in names]
+        return False if False in verdicts else None if None in verdicts else True
+
     def saves(self, share, names, others, within=0.002):
         """Whether one of `names` sends at most (1 - share) times the bytes of the one of `others`
         that sends least without being less accurate than it. What is at most `within` less
