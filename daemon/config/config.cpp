@@ -207,8 +207,9 @@ std::optional<Error> read_node_file(const std::string& path, const std::vector<S
 std::optional<Error> read_environment(const Environment& environment,
                                       const std::vector<Setting>& settings, bool with_join,
                                       std::vector<std::string>& warnings) {
-  // The other two are the Python package's.
-  std::vector<std::string> names = {"GOSSIPD_CONFIG", "GOSSIPD_BIN_DIR", "GOSSIPD_SOCKET"};
+  // The others are the Python package's and deploy/'s.
+  std::vector<std::string> names = {"GOSSIPD_CONFIG", "GOSSIPD_BIN_DIR", "GOSSIPD_SOCKET",
+                                    "GOSSIPD_TORCH"};
   for (const Setting& s : settings) {
     names.push_back(environment_name(s.key));
     const auto found = environment.find(names.back());

@@ -21,6 +21,7 @@ EXIT_GOSSIPD = [
     ("1", "failed; a restart may help"),
     ("3", "with --until finished: the job has failed"),
     ("78", "configuration, job or data are wrong; a restart does not help"),
+    ("134", "no memory was left, or a fault of gossipd; a restart may help"),
     (
         "130, 143",
         "with --until finished: stopped by SIGINT or SIGTERM before the job's end; else a second"

@@ -84,7 +84,13 @@ gossipd_install_manual(core gossipd-core)
 gossipd_install_manual(gossipctl gossipctl)
 gossipd_install_manual(lab gossip-lab)
 
-foreach(shell_file bash:bash-completion/completions/gossipctl zsh:zsh/vendor-completions/_gossipctl
+# Below /usr/local zsh looks for completions in another folder.
+install(CODE [[
+  set(GOSSIPD_ZSH site-functions)
+  if(CMAKE_INSTALL_PREFIX MATCHES "^/usr/?$")
+    set(GOSSIPD_ZSH vendor-completions)
+  endif()]] COMPONENT gossipctl)
+foreach(shell_file bash:bash-completion/completions/gossipctl zsh:zsh/\${GOSSIPD_ZSH}/_gossipctl
     fish:fish/vendor_completions.d/gossipctl.fish)
   string(REPLACE ":" ";" parts ${shell_file})
   list(GET parts 0 shell)

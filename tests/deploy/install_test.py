@@ -124,10 +124,13 @@ class Install(ClusterTest):
 
     def test_each_component_alone_and_what_an_operator_has_written_stays(self):
         there = os.path.join(self.cluster.directory, "root")
+        client = install(there, "/usr/local", "gossipctl")
         self.assertEqual(
-            {"usr/local/bin/gossipctl"},
-            {f for f in install(there, "/usr/local", "gossipctl") if "/share/" not in f},
+            {"usr/local/bin/gossipctl"}, {f for f in client if "/share/" not in f}
         )
+        searched = run("zsh", "-f", "-c", "print -l $fpath").split()
+        found = [f for f in client if f.endswith("/_gossipctl")]
+        self.assertIn("/" + os.path.dirname(found[0]), searched)
         os.makedirs(f"{there}/etc/gossipd")
         with open(f"{there}/etc/gossipd/node.toml", "w", encoding="utf-8") as file:
             file.write("name = 'mine'\n")

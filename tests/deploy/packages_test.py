@@ -157,6 +157,9 @@ class Packages(ClusterTest):
             machine.stop()
         root = machines[0].clean
         self.assertRegex(root.runs("getent", "passwd", "gossipd"), "^gossipd:.*:/var/lib/gossipd:")
+        enabled = root.path + "/etc/systemd/system/multi-user.target.wants"  # as `enable` does
+        os.makedirs(enabled, exist_ok=True)
+        os.symlink("/lib/systemd/system/gossipd.service", enabled + "/gossipd.service")
         root.runs("apt-get", "purge", "-q", "-y", "gossipd")
         left = {f for f in files_below(root.path + "/etc") if "gossipd" in f}
         self.assertEqual(set(), left)

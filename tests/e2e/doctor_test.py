@@ -37,6 +37,10 @@ class Doctor(Asks):
         self.assertIn("start gossipd", checks["daemon"]["advice"])
         self.assertEqual("ok", checks["libtorch"]["verdict"], checks["libtorch"])
         self.assertIn("does not exist yet", checks["state"]["what"])
+        for odd, why in ((__file__, "is no directory"), (state + "x" * 300, "be looked into: ")):
+            code, checks = self.ask("--state-dir", odd)
+            self.assertEqual((0, "warn"), (code, checks["state"]["verdict"]))
+            self.assertIn(why, checks["state"]["what"])
 
         os.mkdir(state)
         key = os.path.join(state, "cluster.key")

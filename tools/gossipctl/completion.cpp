@@ -51,7 +51,7 @@ std::vector<Word> values_of(const CLI::Option& option) {
 }
 
 Choice choice_of(const CLI::Option& option) {
-  static const std::set<std::string> files = {"FILE", "CHECKPOINT", "OUT"};
+  static const std::set<std::string> files = {"FILE", "CHECKPOINT", "OUT", "DIR"};
   const bool positional = option.get_positional();
   const std::string name = positional ? option.get_name() : option.get_type_name();
   return {values_of(option), files.contains(name), positional && name == "MEMBER"};

@@ -62,7 +62,7 @@ Check check_key(const fs::path& state_dir, const std::string& proof) {
   if (::stat(path.c_str(), &info) != 0) {
     if (errno == EACCES)
       return {"key", Verdict::warn, path + " cannot be seen by this user",
-              "run this as the user of gossipd (sudo -u)"};
+              "run this as the user of gossipd, or with sudo"};
     if (!proof.empty()) return {"key", Verdict::ok, proof, ""};
     return {"key", Verdict::warn, "there is no " + path,
             "a founder writes it, a joiner gets it with its invite; none is needed with "
@@ -72,7 +72,7 @@ Check check_key(const fs::path& state_dir, const std::string& proof) {
   if (keys) return {"key", Verdict::ok, path + " is whole, and its owner's alone", ""};
   const bool other_user = keys.error().code == "io-error" || ::access(path.c_str(), R_OK) != 0;
   return {"key", other_user ? Verdict::warn : Verdict::fail, keys.error().text,
-          other_user ? "run this as the user of gossipd (sudo -u)"
+          other_user ? "run this as the user of gossipd, or with sudo"
                      : "take the key file of another member, or mend its mode: chmod 600 " + path};
 }
 
@@ -225,13 +225,19 @@ std::vector<Check> check_machine(const std::string& state_dir, const std::string
   std::vector<Check> checks = {check_port(daemon_answers), check_program(), check_gpu(),
                                check_clock(), check_descriptors()};
   std::error_code error;
-  if (fs::is_directory(state_dir, error)) {
+  const fs::file_status there = fs::status(state_dir, error);
+  if (fs::is_directory(there)) {
     checks.push_back(check_key(state_dir, proof));
     checks.push_back(check_speed(state_dir));
     checks.push_back(check_room(state_dir));
-  } else {
+  } else if (there.type() == fs::file_type::not_found) {
     checks.push_back({"state", Verdict::ok, state_dir + " does not exist yet", ""});
     checks.push_back(check_room(existing(state_dir)));
+  } else {
+    checks.push_back({"state", Verdict::warn,
+                      state_dir + (error ? " cannot be looked into: " + error.message()
+                                         : std::string(" is no directory")),
+                      "run this as the user of gossipd, or with sudo"});
   }
   if (!data_dir.empty()) checks.push_back(check_data(data_dir));
   return checks;
