@@ -83,18 +83,27 @@ Error trial_error(const std::string& words, int status) {
                    " without a word"};
 }
 
+Error not_tried(const std::string& why) {
+  return Error{"not-tried", "no process can be started to try the job: " + why};
+}
+
 void JobTrial::start(const DaemonConfig& config, const std::string& file, Done done) {
   GOSSIPD_ASSERT(!running_);
   if (thread_.joinable()) thread_.join();
   running_ = true;
-  thread_ = std::thread([this, arguments = trial_arguments(config, file), done = std::move(done)] {
-    auto error = run(arguments);
+  const auto end = [this, done = std::move(done)](std::optional<Error> error) {
     loop_.post([this, error = std::move(error), done] {
       running_ = false;
       done(error);
       if (stopped_) stopped_();
     });
-  });
+  };
+  try {
+    thread_ = std::thread(
+        [this, arguments = trial_arguments(config, file), end] { end(run(arguments)); });
+  } catch (const std::system_error& error) {
+    end(not_tried(error.what()));
+  }
 }
 
 std::optional<Error> JobTrial::run(const std::vector<std::string>& arguments) {
@@ -104,9 +113,7 @@ std::optional<Error> JobTrial::run(const std::vector<std::string>& arguments) {
                                    .keep = Command::Keep::errors,
                                    .limit = limit});
   if (end.refused == ECANCELED) return Error{"stopping", "this node stops"};
-  if (end.refused != 0)
-    return Error{"not-tried", std::string("no process can be started to try the job: ") +
-                                  std::strerror(end.refused)};
+  if (end.refused != 0) return not_tried(std::strerror(end.refused));
   if (end.overdue)
     return Error{
         "bad-job",

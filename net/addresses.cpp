@@ -9,6 +9,7 @@
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/system/system_error.hpp>
 #include <map>
 #include <memory>
 #include <set>
@@ -125,8 +126,17 @@ struct LookUps::State {
     return *pools.emplace_back(std::make_unique<asio::thread_pool>(1));
   }
 
+  // Null: the system has no thread left for it.
   std::shared_ptr<LookUp> begin(const std::string& host) {
-    asio::thread_pool& lane = free_lane();
+    try {
+      return begin_on(free_lane(), host);
+    } catch (const boost::system::system_error&) {
+      names.erase(host);
+      return nullptr;
+    }
+  }
+
+  std::shared_ptr<LookUp> begin_on(asio::thread_pool& lane, const std::string& host) {
     Running& running = names[host];
     running = {std::make_shared<LookUp>(), &lane, std::make_unique<tcp::resolver>(lane)};
     running.resolver->async_resolve(
@@ -172,6 +182,10 @@ asio::awaitable<Result<std::vector<tcp::endpoint>>> LookUps::resolve(
     co_return Error{"too-many", "cannot look up '" + host.host + "': the name server leaves " +
                                     std::to_string(running_max) + " other names unanswered"};
   const auto lookup = asked ? under_way->second.lookup : state_->begin(host.host);
+  if (!lookup)
+    co_return Error{"short-of", "cannot look up '" + host.host +
+                                    "': no thread can be started; raise gossipd's limit of "
+                                    "processes (ulimit -u, pids.max)"};
   lookup->waiting.insert(&waiting);
   waiting.expires_after(timeout);
   (void)co_await waiting.async_wait(asio::as_tuple(asio::use_awaitable));

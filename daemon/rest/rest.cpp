@@ -267,8 +267,7 @@ void forget(DaemonPort& port, const HttpRequest& request, const HttpRespond& res
                            R"(send {"id": "0123456789abcdef"})"));
   const auto error = port.forget(NodeId{value});
   if (!error)
-    return port.when_on_disk(
-        [&port, respond](bool) { respond(json_response(members(port), 202)); });
+    return answer_when_on_disk(port, respond, [&port] { return Json::parse(members(port)); });
   if (error->code == "unknown-member")
     return respond(problem(404, error->code, "There is no such member", error->text,
                            "GET /v1/members lists them"));

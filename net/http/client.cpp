@@ -8,6 +8,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -53,11 +54,22 @@ asio::awaitable<std::optional<Error>> connect(asio::io_context& io, const HttpCa
   const auto addresses = co_await look_ups.resolve(call.server, call.timeout, waiting);
   if (!addresses) co_return addresses.error();
   error_code failed;
+  // So that one that swallows packets leaves the others their time.
+  const std::chrono::milliseconds share = call.timeout / static_cast<int>(addresses->size() + 1);
   for (const tcp::endpoint& address : *addresses) {
     if (!call.tls && !is_loopback(address.address()) && call.headers.contains("Authorization"))
       co_return Error{"plain", "the token would travel to " + place(call) + " in plain text"};
     socket = Socket(io);
+    const bool last = &address == &addresses->back();
+    const auto connecting = std::make_shared<bool>(true);
+    waiting.expires_after(last ? call.timeout : share);
+    waiting.async_wait([&socket, connecting](const error_code&) {
+      error_code ignored;
+      if (*connecting) (void)socket.close(ignored);
+    });
     const auto [error] = co_await socket.async_connect(address, as_values);
+    *connecting = false;
+    waiting.cancel();
     if (!error) co_return std::nullopt;
     failed = error;
   }
@@ -101,6 +113,8 @@ std::optional<Error> trust(const HttpCall& call, asio::ssl::context& context) {
   if (error)
     return Error{"untrusted",
                  call.ca_file + ": no certificate can be read from it: " + error.message()};
+  // The server's own certificate will do, whoever has signed it.
+  X509_STORE_set_flags(SSL_CTX_get_cert_store(context.native_handle()), X509_V_FLAG_PARTIAL_CHAIN);
   return std::nullopt;
 }
 
@@ -111,7 +125,9 @@ bool is_known_or_named(bool verified, asio::ssl::verify_context& context, const 
   X509* leaf = X509_STORE_CTX_get_current_cert(store);
   if (X509_STORE_CTX_get_error_depth(store) > 0 || X509_check_issued(leaf, leaf) == X509_V_OK)
     return true;
-  return asio::ssl::host_name_verification(host)(verified, context);
+  if (asio::ssl::host_name_verification(host)(verified, context)) return true;
+  X509_STORE_CTX_set_error(store, X509_V_ERR_HOSTNAME_MISMATCH);
+  return false;
 }
 
 asio::awaitable<std::optional<Error>> secure(const HttpCall& call, HttpStream& stream) {
@@ -129,8 +145,11 @@ asio::awaitable<std::optional<Error>> secure(const HttpCall& call, HttpStream& s
   if (reason != X509_V_OK)
     co_return Error{"untrusted", place(call) + " shows a certificate that is not trusted: " +
                                      X509_verify_cert_error_string(reason) +
-                                     "; name the daemon's certificate (rest-certificate.pem in its "
-                                     "state directory) as the CA file"};
+                                     (reason == X509_V_ERR_HOSTNAME_MISMATCH
+                                          ? "; name the host as the certificate does"
+                                          : "; name the daemon's certificate (rest.certificate, or "
+                                            "rest-certificate.pem in its state directory) as the "
+                                            "CA file")};
   co_return Error{"bad-response", "what answers at " + place(call) + " does not speak TLS: " +
                                       error.message() + "; is it http://?"};
 }

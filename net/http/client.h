@@ -23,7 +23,9 @@ struct HttpCall {
   std::string target = "/";                    // path and query, encoded
   std::string body;                            // sent as application/json
   std::map<std::string, std::string> headers;  // for example {"Authorization", "Bearer …"}
-  std::chrono::milliseconds timeout{10'000};   // for everything: look-up, connect, answer
+  // For everything: look-up, connect, answer. A name server that is silent may hold up the return
+  // for as long as the system's resolver takes.
+  std::chrono::milliseconds timeout{10'000};
   std::size_t response_bytes_max = 64 * 1024 * 1024;
 };
 

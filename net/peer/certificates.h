@@ -5,6 +5,7 @@
 // authority signed. Both ends of a session verify the other's against that authority only. Names
 // are not compared, since nodes move: every holder of a certificate from the authority is a member.
 // The authority's file may hold several (to replace one while running) and their revocation lists.
+// They are asked about the nodes' own certificates, not about intermediate authorities.
 // A list that is out of date refuses every certificate of its authority, as it may lack a name.
 // Files are read once; a shared value, any thread.
 #pragma once

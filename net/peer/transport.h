@@ -49,7 +49,7 @@ struct PeerLimits {
   std::size_t unsent_bytes_max = 128 * 1024;
   std::chrono::milliseconds resolve_timeout{5'000};
   std::chrono::milliseconds connect_timeout{5'000};       // per address
-  std::chrono::milliseconds handshake_timeout{5'000};     // TCP open until session open
+  std::chrono::milliseconds handshake_timeout{5'000};     // of silence, then until session open
   std::chrono::milliseconds write_stall_timeout{30'000};  // one write of at most 64 KiB
   std::chrono::milliseconds close_timeout{2'000};  // to flush the control lane and say goodbye
 };
@@ -74,9 +74,9 @@ class PeerHandler {
   // "frame-…".
   virtual void on_session_closed(SessionId, const Error& reason) = 0;
   // The dial failed. Codes: "resolve", "connect-refused", "connect-timeout", "connect",
-  // "wrong-key", "wrong-certificate", "peer-speaks-plain", "peer-speaks-tls", "tls", "not-a-peer",
-  // "frame-version", "handshake-timeout", "handshake-cut", "plain-not-loopback", "too-many",
-  // "short-of", "stopping".
+  // "wrong-key", "key-retired", "wrong-certificate", "certificate", "peer-speaks-plain",
+  // "peer-speaks-tls", "tls", "not-a-peer", "frame-version", "handshake-timeout", "handshake-cut",
+  // "plain-not-loopback", "too-many", "short-of", "stopping".
   virtual void on_dial_failed(const Endpoint& dialled, const Error& reason) = 0;
   // `message` is valid during the call only.
   virtual void on_message(SessionId, Lane, std::span<const std::byte> message) = 0;

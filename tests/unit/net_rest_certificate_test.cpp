@@ -7,7 +7,8 @@
 
 #include "net/http/certificate.h"
 #include "net/peer/openssl_handles.h"
-#include "net_test_support.h"
+#include "net_authority.h"
+#include "net_http_service.h"
 
 using namespace gossipd;
 using namespace gossipd::test;
@@ -134,4 +135,26 @@ TEST_CASE("a certificate beside the key of another is made anew with one that fi
   make(files, -day_s, day_s, "DNS:box1", "box1.example");
   write_text(files.key, "");
   CHECK(ensured(files, {"box1"}).empty());
+}
+
+TEST_CASE("a server's own certificate is enough, whoever signed it; a wrong name is called one") {
+  const TemporaryFolder folder;
+  Authority company(folder.path, "company");
+  const PeerCertificateFiles files = company.issue("localhost");
+  Service service(
+      {.bearer_token = "sesame", .tls = CertificateFiles{files.certificate, files.key}});
+  REQUIRE(service.server->listen({"*", 0}));
+  service.start();
+  const auto call = [&](const std::string& host, const std::string& ca_file) {
+    return http_call({.server = {host, service.where.port},
+                      .tls = true,
+                      .ca_file = ca_file,
+                      .target = "/livez",
+                      .timeout = std::chrono::seconds(30)});
+  };
+  CHECK(call("localhost", company.ca()));
+  CHECK(call("localhost", files.certificate));
+  const auto wrong_name = call("127.0.0.1", company.ca());
+  CHECK(wrong_name.error().code == "untrusted");
+  CHECK(wrong_name.error().text.find("mismatch; name the host as") != std::string::npos);
 }
