@@ -234,10 +234,11 @@ std::vector<Check> check_machine(const std::string& state_dir, const std::string
     checks.push_back({"state", Verdict::ok, state_dir + " does not exist yet", ""});
     checks.push_back(check_room(existing(state_dir)));
   } else {
-    checks.push_back({"state", Verdict::warn,
-                      state_dir + (error ? " cannot be looked into: " + error.message()
-                                         : std::string(" is no directory")),
-                      "run this as the user of gossipd, or with sudo"});
+    checks.push_back(error ? Check{"state", Verdict::warn,
+                                   state_dir + " cannot be looked into: " + error.message(),
+                                   "run this as the user of gossipd, or with sudo"}
+                           : Check{"state", Verdict::warn, state_dir + " is no directory",
+                                   "name the directory with --state-dir"});
   }
   if (!data_dir.empty()) checks.push_back(check_data(data_dir));
   return checks;
