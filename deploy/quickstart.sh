@@ -337,6 +337,7 @@ measured='.checkpoints.final | .accuracy != null or .evaluation_loss != null'
 until all_nodes "$now" "$measured"; do
   check_alive
   if ((SECONDS >= deadline)); then
+    all_nodes "$now" true || fail "not every node answers at ${rest[*]}; logs: $state/node*/log"
     say "some nodes have not measured the final model within $end_limit_s s, as when no data are" \
       "held out; logs: $state/node*/log"
     break

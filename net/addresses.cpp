@@ -184,7 +184,7 @@ asio::awaitable<Result<std::vector<tcp::endpoint>>> LookUps::resolve(
   const auto lookup = asked ? under_way->second.lookup : state_->begin(host.host);
   if (!lookup)
     co_return Error{"short-of", "cannot look up '" + host.host +
-                                    "': no thread can be started; raise gossipd's limit of "
+                                    "': no thread can be started; raise this user's limit of "
                                     "processes (ulimit -u, pids.max)"};
   lookup->waiting.insert(&waiting);
   waiting.expires_after(timeout);

@@ -46,9 +46,10 @@ class LookUps {
 
   explicit LookUps(boost::asio::io_context& io);  // which must outlive it
   ~LookUps();
-  // All addresses of a host; numeric ones without a look-up. Error "resolve", or "too-many" where
-  // as many names hang already. Cancelling `waiting` (or its expiry) gives up; a late answer is
-  // ignored. `waiting` is the caller's, and must outlive the call, as must this.
+  // All addresses of a host; numeric ones without a look-up. Errors "resolve", "short-of" (no
+  // thread can be started), or "too-many" where as many names hang already. Cancelling `waiting`
+  // (or its expiry) gives up; a late answer is ignored. `waiting` is the caller's, and must outlive
+  // the call, as must this.
   [[nodiscard]] boost::asio::awaitable<Result<std::vector<tcp::endpoint>>> resolve(
       Endpoint host, std::chrono::milliseconds timeout, boost::asio::steady_timer& waiting);
 

@@ -8,6 +8,8 @@ namespace {
 using torch::Tensor;
 
 constexpr std::int64_t kernel_size = 5;  // of both convolutions, no padding
+// Pixels of an image whose patches, 25 times as many floats, may lie in memory for a step.
+constexpr std::int64_t small = 64 * 64;
 
 // Fully connected layers with rectifiers between them.
 class Head : public torch::nn::Module {
@@ -62,7 +64,8 @@ class Cnn : public Network {
   Tensor forward(Tensor images) override {  // for 1 × 28 × 28 and width 16:
     // [batch, 16, 24, 24]. With channels last, pooling and the second convolution are a fifth
     // faster on CPUs.
-    Tensor x = images.is_cpu() && images.size(1) == 1
+    const bool grey = images.size(1) == 1 && images.size(2) * images.size(3) <= small;
+    Tensor x = grey && images.is_cpu() && torch::GradMode::is_enabled()
                    ? of_grey(images)
                    : first_->forward(images).contiguous(at::MemoryFormat::ChannelsLast);
     // [batch, 16, 12, 12]; a rectifier commutes with a maximum
@@ -74,6 +77,7 @@ class Cnn : public Network {
  private:
   // The first convolution as one product of matrices, channels last. oneDNN fills up a single
   // channel to eight for the gradient of the weights, so a training step took 1.5 times as long.
+  // Without a gradient it gains nothing.
   Tensor of_grey(const Tensor& images) {
     const std::int64_t rows = images.size(2) - kernel_size + 1,
                        columns = images.size(3) - kernel_size + 1;
@@ -81,8 +85,9 @@ class Cnn : public Network {
                                .unfold(3, kernel_size, 1)
                                .permute({1, 4, 5, 0, 2, 3})
                                .reshape({kernel_size * kernel_size, -1});  // [25, batch · 576]
+    // No size of the batch is named, so that a trace of it takes any.
     return torch::addmm(first_->bias, patches.t(), first_->weight.flatten(1).t())
-        .view({images.size(0), rows, columns, -1})
+        .view({-1, rows, columns, first_->weight.size(0)})
         .permute({0, 3, 1, 2});
   }
 

@@ -70,8 +70,8 @@ asio::awaitable<std::optional<Error>> connect(asio::io_context& io, const HttpCa
     const auto [error] = co_await socket.async_connect(address, as_values);
     *connecting = false;
     waiting.cancel();
-    if (!error) co_return std::nullopt;
-    failed = error;
+    if (!error && socket.is_open()) co_return std::nullopt;
+    failed = error ? error : error_code(asio::error::timed_out);
   }
   co_return connect_error(call, failed);
 }

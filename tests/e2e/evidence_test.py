@@ -160,6 +160,8 @@ class Evidence(unittest.TestCase):
         self.assertIs(True, saves(change=change, every_8=(13, 0.900), every_16=(9, 0.890)))
         unclear = {"every_8": (13, 0.900), "every_16": (9, 0.899)}
         self.assertIsNone(saves(bound=0.0015, change=change, **unclear))
+        unclear["every_16"] = (9, 0.8985)
+        self.assertIsNone(saves(change=change, **unclear))
         self.assertIsNone(saves(bound=0.004, change=change, every_8=(13, 0.900)))
         # of several, one that saves is enough, and one that falls short refutes each_above()
         rows = Rows(0.001, change=(12, 0.9), entries=(10, 0.9), every_8=(13, 0.9))

@@ -290,6 +290,7 @@ TEST_CASE(
   daemon.disk_answers = false;
   for (const auto& [path, body] :
        {std::pair("/v1/job/extend", R"({"samples": 500})"), std::pair("/v1/cluster/join", ""),
+        std::pair("/v1/members/forget", R"({"id": "0123456789abcdef"})"),
         std::pair("/v1/training/pause", ""), std::pair("/v1/training/resume", "")}) {
     const HttpResponse answer = ask(daemon, "POST", path, body);
     CHECK(answer.status == 202);

@@ -126,6 +126,10 @@ TEST_CASE("The small cnn computes what its layers say, of grey images and of col
     x.mul(weights).sum().backward();
 
     CHECK(torch::allclose(network->forward(inputs), x, 1e-4, 1e-5));
+    {
+      const torch::NoGradGuard evaluation;
+      CHECK(torch::allclose(network->forward(inputs), x, 1e-4, 1e-5));
+    }
     for (const auto& [name, parameter] : network->tensors().parameters) {
       CAPTURE(name);
       CHECK(torch::allclose(parameter.grad(), of[name].grad(), 1e-4, 1e-4));

@@ -143,7 +143,6 @@ TEST_CASE("a server's own certificate is enough, whoever signed it; a wrong name
   const PeerCertificateFiles files = company.issue("localhost");
   Service service(
       {.bearer_token = "sesame", .tls = CertificateFiles{files.certificate, files.key}});
-  REQUIRE(service.server->listen({"*", 0}));
   service.start();
   const auto call = [&](const std::string& host, const std::string& ca_file) {
     return http_call({.server = {host, service.where.port},

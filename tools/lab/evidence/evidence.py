@@ -178,17 +178,12 @@ class Rows:
         return True if True in verdicts else None if None in verdicts else False
 
     def saves_one(self, share, name, others, within):
-        saved, decided = False, True
-        for other in others:
-            if self.bytes(name) <= (1 - share) * self.bytes(other):
-                as_accurate = self.above(name, other, by=-within)
-                saved |= as_accurate is not False
-                decided &= as_accurate is not None
-            elif self.above(other, name, by=-within):
-                return False
-            else:
-                decided &= self.above(name, other) is True
-        return False if not saved else True if decided else None
+        dearer = [o for o in others if self.bytes(name) <= (1 - share) * self.bytes(o)]
+        saved = [self.above(name, other, by=-within) for other in dearer]
+        rivals = [self.above(o, name, by=-within) for o in others if o not in dearer]
+        if True in rivals or saved.count(False) == len(saved):
+            return False
+        return None if None in rivals or True not in saved else True
 
     def in_time(self, name, base, times):
         """Whether `name` takes at most `times` as long to the target as `base`, by the interval of
