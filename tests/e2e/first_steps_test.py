@@ -42,6 +42,11 @@ TEXT
 chmod +x "$3/bin/pip"
 """
 
+GOSSIPCTL_OF_THAT = """#!/bin/sh
+case "$*" in *members*) exit 0 ;; esac
+exec sleep infinity
+"""
+
 # Writes the key and, into its folder, its job: path and text. Answers with that status, if any.
 DAEMON = """#!{python}
 import http.server, json, os, sys, time
@@ -340,8 +345,9 @@ class Quickstart(ClusterTest):
 
     def quickstart(self, *words):
         line = [QUICKSTART, "--bin", os.path.dirname(GOSSIPD), "--dir", self.folder, *words]
-        # A proxy for other machines, which nobody asks about this one.
+        # A proxy for other machines, which nobody asks about this one, and settings of other nodes.
         environment = {**clean_environment(), "http_proxy": "http://127.0.0.1:1"}
+        environment |= {"GOSSIPD_METRICS_LISTEN": "nowhere", "GOSSIPCTL_TOKEN_FILE": "/nope"}
         done = subprocess.run(line, capture_output=True, text=True, timeout=240, env=environment)
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         return done.stdout
@@ -354,10 +360,10 @@ class Quickstart(ClusterTest):
         os.chmod(path, mode)
         return path
 
-    def said_of(self, status, job="seed = 1\n", *words):
+    def said_of(self, status, job="seed = 1\n", *words, code=1):
         """What quickstart says of a daemon that answers with this status, or not if it is none."""
         self.write("bin/gossipd", DAEMON.format(python=sys.executable, status=status), 0o755)
-        self.write("bin/gossipctl", "#!/bin/sh\nexec sleep infinity\n", 0o755)
+        self.write("bin/gossipctl", GOSSIPCTL_OF_THAT, 0o755)
         with open(QUICKSTART, encoding="utf-8") as file:
             script = file.read().replace("start_limit_s=60", "start_limit_s=2")
         line = [self.write("deploy/quickstart.sh", script, 0o755), "--bin"]
@@ -366,10 +372,18 @@ class Quickstart(ClusterTest):
         done = subprocess.run(
             line, capture_output=True, text=True, timeout=60, env=clean_environment()
         )
-        self.assertEqual(1, done.returncode, done.stdout)
+        self.assertEqual(code, done.returncode, done.stdout + done.stderr)
         self.assertEqual(["mine.toml"], os.listdir(f"{self.cluster.directory}/jobs"))
         self.assertEqual([], self.daemons())
-        return done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def test_a_job_without_accuracy_ends_with_its_loss(self):
+        final = {"accuracy": None, "evaluation_loss": 0.5, "path": "final.safetensors"}
+        status = dict.fromkeys(("cluster_samples", "step", "bytes_sent_total"), 1)
+        status |= {"name": "node1", "phase": "finished", "checkpoints": {"final": final}}
+        status |= {"dense_baseline_bytes": 1, "consensus_distance": None}
+        result = json.loads(self.said_of(status, code=0).splitlines()[-1])
+        self.assertEqual(([None], [0.5]), (result["accuracy"], result["evaluation_loss"]))
 
     def train(self, *words):
         words += ("--nodes", "2", "--job", self.cluster.job(budget_samples=100_000))
