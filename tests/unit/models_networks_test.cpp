@@ -107,7 +107,6 @@ TEST_CASE("Every family answers with one row per sample, or per token") {
 }
 
 TEST_CASE("The small cnn computes what its layers say, of grey images and of coloured ones") {
-  namespace functional = torch::nn::functional;
   for (const std::int64_t channels : {1, 3}) {
     const ModelSpec model{.kind = Kind::cnn, .hidden = {6}, .width = 4};
     const auto network = network_of(model, {{channels, 20, 28}, 5});

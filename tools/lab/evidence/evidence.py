@@ -281,10 +281,12 @@ def load_table(path, as_tuned=False):
         if missing := ", ".join(name for name in claim.get("rows", []) if name not in names):
             sys.exit(f"evidence: {path}: claim '{claim['text']}' names missing rows: {missing}")
     table["path"] = (path.parent / table["scenario"]).resolve()
+    for tier in table.get("tiers", {}).values():
+        tier["set"] = table.get("set", []) + tier.get("set", [])
     published = HERE / "results" / f"{path.stem}.tuned.json"
     table["tuned"] = json.loads(published.read_text()) if published.exists() else {}
     if as_tuned:
-        for tier in table["tiers"].values():
+        for tier in table.get("tiers", {}).values():
             if "tune_seeds" in tier:
                 tier["tuned_on"] = tier.pop("tune_seeds")
         missing = [
