@@ -84,6 +84,18 @@ class Evidence(unittest.TestCase):
             for claim in claims:
                 self.assertIs(expected, evidence.decided(claim), claim)
 
+    def test_verdicts_are_joined_as_a_claim_says(self):
+        for verdicts, of_all, of_any in (
+            ([True, True], True, True),
+            ([True, None], None, True),
+            ([True, None, False], False, True),
+            ([None, False], False, None),
+            ([False, False], False, False),
+        ):
+            rows = {"verdicts": verdicts}
+            self.assertIs(of_all, evidence.value_of("all_of(rows['verdicts'])", rows))
+            self.assertIs(of_any, evidence.value_of("any_of(rows['verdicts'])", rows))
+
     def test_a_run_that_came_to_no_number_leaves_a_claim_undecided(self):
         figure = {"mean": 1.0, "bound95": 0.1, "count": 10}
         no_number = {"mean": None, "bound95": None, "count": 10}

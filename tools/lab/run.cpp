@@ -38,7 +38,7 @@ class Books : public Recorder {
     time_sum_ += took, time_squares_ += took * took;
     if (std::isfinite(age_steps))
       age_sum_ += age_steps, ++ages_, age_max = std::max(age_max, age_steps);
-    if (samples_ * 10 >= budget * 9) loss_sum_ += loss, ++losses_;
+    if (samples_ * 10 >= budget * 9) loss_sum_ += loss * batch, loss_samples_ += batch;
     // Evaluates a few nodes, each at its own step boundary, where its model is whole.
     if (samples_ >= next_ && !budget_spent()) {
       next_ = (samples_ / every_ + 1) * every_;
@@ -95,7 +95,7 @@ class Books : public Recorder {
     }
     result.age_mean = ages_ > 0 ? age_sum_ / static_cast<double>(ages_) : 0;
     result.age_max = age_max;
-    result.train_loss = losses_ > 0 ? loss_sum_ / static_cast<double>(losses_) : 0;
+    result.train_loss = loss_samples_ > 0 ? loss_sum_ / static_cast<double>(loss_samples_) : 0;
     const double n = static_cast<double>(std::max<Step>(steps, 1)), mean = time_sum_ / n;
     result.step_time_variation =
         mean > 0 ? std::sqrt(std::max(0.0, time_squares_ / n - mean * mean)) / mean : 0;
@@ -119,7 +119,8 @@ class Books : public Recorder {
   std::vector<std::future<double>> pending_;
   std::vector<std::pair<std::size_t, Figures>> figures_;  // written by one judge thread
   double age_sum_ = 0, loss_sum_ = 0, time_sum_ = 0, time_squares_ = 0;
-  std::uint64_t ages_ = 0, losses_ = 0;
+  std::uint64_t ages_ = 0;
+  Samples loss_samples_ = 0;
 };
 
 Result<std::vector<std::uint8_t>> labels_of(const DataSet& set) {

@@ -27,7 +27,7 @@ struct RunResult {
   bool finished = false;          // false: stopped at run.time_limit_s, or all nodes were gone
   std::vector<double> accuracy;   // of the nodes evaluated at the end
   double loss = 0;                // mean of theirs, held-out
-  double train_loss = 0;          // mean over the last tenth of the budget
+  double train_loss = 0;          // mean over the samples of the last tenth of the budget
   double consensus_distance = 0;  // largest ‖x_i − mean‖ / ‖mean‖ at the end
   double seconds = 0;             // virtual
   double seconds_to_target = 0;   // 0: not reached, or before the first evaluation

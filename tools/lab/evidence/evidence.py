@@ -112,6 +112,16 @@ def decided(pairs):
     return True if all(margin - bound >= 0 for margin, bound, _ in pairs) else None
 
 
+def all_of(verdicts):
+    """Of True, False and None (undecided): False where one is, True where all are."""
+    return False if False in verdicts else None if None in verdicts else True
+
+
+def any_of(verdicts):
+    """Of True, False and None (undecided): True where one is, False where all are."""
+    return True if True in verdicts else None if None in verdicts else False
+
+
 def number(value):
     """JSON has no NaN: null is a mean with a run that came to no number."""
     return float("nan") if value is None else value
@@ -167,15 +177,13 @@ class Rows:
 
     def each_above(self, names, base, by=0.0):
         """above() of each of `names`: refuted by one, decided by all."""
-        verdicts = [self.above(name, base, by=by) for name in names]
-        return False if False in verdicts else None if None in verdicts else True
+        return all_of([self.above(name, base, by=by) for name in names])
 
     def saves(self, share, names, others, within=0.002):
         """Whether one of `names` sends at most (1 - share) times the bytes of the one of `others`
         that sends least without being less accurate than it. What is at most `within` less
         accurate is as accurate. None: undecided."""
-        verdicts = [self.saves_one(share, name, others, within) for name in names]
-        return True if True in verdicts else None if None in verdicts else False
+        return any_of([self.saves_one(share, name, others, within) for name in names])
 
     def saves_one(self, share, name, others, within):
         dearer = [o for o in others if self.bytes(name) <= (1 - share) * self.bytes(o)]
@@ -263,7 +271,8 @@ def keep_build(lab, results, tuning):
 
 
 def value_of(expression, rows):
-    return eval(expression, {"rows": rows})  # our own files  # noqa: S307
+    known = {"rows": rows, "all_of": all_of, "any_of": any_of}
+    return eval(expression, known)  # our own files  # noqa: S307
 
 
 def tuning_of(table, tier):
