@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   gossipd::lab::add_run(app, exit_code);
+  gossipd::lab::add_check(app, exit_code);
   gossipd::lab::add_strategies(app, exit_code);
   gossipd::lab::add_compare(app, exit_code);
   gossipd::lab::add_plot(app, exit_code);

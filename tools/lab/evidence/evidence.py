@@ -25,6 +25,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -67,6 +68,21 @@ class Lab:
         text = self("run", scenario, "--check", *sets).removesuffix("\n")
         runs = {run["id"]: run for run in results_of(out)}
         return [runs[run_id(text, seed)] for seed in sorted(seeds_of(seeds))]
+
+    def check(self, scenarios):
+        """Ends with the mistakes, if any, of scenarios: by what they are, file and settings."""
+        lines = "".join(
+            json.dumps([str(file), *settings]) + "\n" for file, settings in scenarios.values()
+        )
+        done = subprocess.run(
+            [self.program, "check"], input=lines, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            names = list(scenarios)
+            said = re.sub(
+                r"^gossip-lab: line (\d+)", lambda m: names[int(m[1]) - 1], done.stderr, flags=re.M
+            )
+            sys.exit(f"evidence: {said.strip()}")
 
 
 def results_of(file):
@@ -361,6 +377,22 @@ def tuning_page(table, tried, found):
     return "\n".join([*head, "| row | value: accuracy |", "|---|---|", *rows]) + "\n"
 
 
+def scenarios_of(table, tier):
+    """What a tier runs of each row, with the first values of its grid, as Lab.check() takes it."""
+    scenarios = {}
+    for row in table["rows"]:
+        grid = row.get("tune", table.get("tune", {}))
+        first = [f"{key}={values[0]}" for key, values in grid.items()]
+        own = tier.get("set", []) + row.get("set", [])
+        where = f"{table['path'].name}, row '{row['name']}'"
+        reported = own + row.get("report", []) + first + tier.get("last", [])
+        scenarios[where] = (table["path"], reported)
+        if first and "tune_set" in tier:
+            tuning = tier.get("set", []) + tier["tune_set"] + row.get("set", []) + first
+            scenarios[where + ", tuning"] = (table["path"], tuning)
+    return scenarios
+
+
 def run_table(lab, path, tier_name, out, as_tuned):
     """Title and claims of a table, or None where it lacks the tier. Writes its page and picture."""
     table = load_table(path, as_tuned)
@@ -373,6 +405,7 @@ def run_table(lab, path, tier_name, out, as_tuned):
             table["digest"] = made_data.digest(made)
         tier["set"] = [f"data.dir={made}"] + tier.get("set", [])
     results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
+    lab.check(scenarios_of(table, tier))
     keep_build(lab, results, tuning)
     began = time.monotonic()
 
