@@ -18,6 +18,7 @@ EVIDENCE = ROOT / "tools/lab/evidence"
 SCENARIO_FILE = ROOT / "tools/lab/scenarios/eight-boxes.toml"
 sys.path.insert(0, str(EVIDENCE))
 import evidence  # noqa: E402
+import judging  # noqa: E402
 
 
 class Evidence(unittest.TestCase):
@@ -81,7 +82,7 @@ class Evidence(unittest.TestCase):
         }
         for expected, claims in cases.items():
             for claim in claims:
-                self.assertIs(expected, evidence.decided(claim), claim)
+                self.assertIs(expected, judging.decided(claim), claim)
 
     def test_verdicts_are_joined_as_a_claim_says(self):
         for verdicts, of_all, of_any in (
@@ -92,8 +93,8 @@ class Evidence(unittest.TestCase):
             ([False, False], False, False),
         ):
             rows = {"verdicts": verdicts}
-            self.assertIs(of_all, evidence.value_of("all_of(rows['verdicts'])", rows))
-            self.assertIs(of_any, evidence.value_of("any_of(rows['verdicts'])", rows))
+            self.assertIs(of_all, judging.value_of("all_of(rows['verdicts'])", rows))
+            self.assertIs(of_any, judging.value_of("any_of(rows['verdicts'])", rows))
 
     def test_a_run_that_came_to_no_number_leaves_a_claim_undecided(self):
         figure = {"mean": 1.0, "bound95": 0.1, "count": 10}
@@ -115,8 +116,8 @@ class Evidence(unittest.TestCase):
         ):
             claim = {"holds": holds, "figures": figures}
             (self.out / "out.jsonl").touch()
-            asked = evidence.Rows(lab, self.out / "out.jsonl", "base")
-            _, verdict = evidence.verdict_of(claim, asked, "full")
+            asked = judging.Rows(lab, self.out / "out.jsonl", "base")
+            _, verdict = judging.verdict_of(claim, asked, "full")
             self.assertIn("not decided", verdict, holds)
 
     def test_the_interval_of_a_bound_on_time_is_of_what_is_bounded(self):
@@ -132,19 +133,19 @@ class Evidence(unittest.TestCase):
             for name, column in times.items()
             for seed, seconds in enumerate(column)
         ]
-        evidence.write_results(self.out / "out.jsonl", runs)
-        rows = evidence.Rows(evidence.Lab(LAB), self.out / "out.jsonl", "base")
+        judging.write_results(self.out / "out.jsonl", runs)
+        rows = judging.Rows(evidence.Lab(LAB), self.out / "out.jsonl", "base")
         self.assertIsNone(rows.in_time("later", "base", 2))
         self.assertIs(True, rows.in_time("later", "base", 3))
         self.assertIs(False, rows.in_time("later", "base", 1.2))
         self.assertIs(True, rows.in_time("twice", "base", 2))
         runs[-1]["seconds_to_target"] = 0  # not reached
-        evidence.write_results(self.out / "out.jsonl", runs)
-        rows = evidence.Rows(evidence.Lab(LAB), self.out / "out.jsonl", "base")
+        judging.write_results(self.out / "out.jsonl", runs)
+        rows = judging.Rows(evidence.Lab(LAB), self.out / "out.jsonl", "base")
         self.assertIsNone(rows.in_time("twice", "base", 9))
 
     def test_bytes_are_saved_against_the_cheapest_that_is_as_accurate(self):
-        class Rows(evidence.Rows):
+        class Rows(judging.Rows):
             """Ten pairs whose accuracies differ by a constant, with one bound for all."""
 
             def __init__(self, bound, **rows):
@@ -196,7 +197,7 @@ class Evidence(unittest.TestCase):
             )
             for rate in rates
         )
-        self.assertEqual(4, len(evidence.results_of(out)))
+        self.assertEqual(4, len(judging.results_of(out)))
         self.assertEqual([1, 2], [run["seed"] for run in again])
         self.assertEqual(first, again)
         self.assertNotEqual([run["loss"] for run in first], [run["loss"] for run in changed])
