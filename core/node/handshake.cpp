@@ -77,6 +77,12 @@ std::optional<Error> Conductor::check_hello(const Hello& hello) const {
   // What either has heard of members may be of the job before, and neither could tell.
   if (hello.job == JobHash{} && state_.job == JobHash{})
     return Error{"no-job", "neither node knows the cluster's job yet; another member tells it"};
+  // Where a member has no job yet, a stranger's must not become the cluster's.
+  if ((hello.job == JobHash{} && state_.cluster == ClusterId{}) ||
+      (state_.job == JobHash{} && hello.cluster == ClusterId{}))
+    return Error{"no-job",
+                 "the member does not know its cluster's job yet, so it cannot say whether the "
+                 "joiner has the same; it can in a moment, or ask another member"};
   if (hello.generation >= counter_max)
     return Error{"implausible", hello.name + " says that its cluster is at job " +
                                     std::to_string(hello.generation) + ", which cannot be"};
@@ -201,6 +207,9 @@ void Conductor::establish(Session& session, Instant now) {
       progress_.set({});
       renew_own_record(now);
     }
+    if (source_.trainer_stands() && progress_.budget().revision > 0)
+      emit(BudgetEffect{progress_.in_force()});
+    publish_progress(now);
     log(Level::info, "event=cluster-joined cluster=" + to_hex(state_.cluster));
   }
   void_lonely_verdicts(now);

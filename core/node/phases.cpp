@@ -215,6 +215,7 @@ std::optional<Error> Conductor::resume() {
 
 void Conductor::stop(Instant now) {
   if (life_.is_stopping()) return;
+  if (life_.is(Phase::leaving)) state_.left = true;  // as was promised, over this restart too
   life_.stop();
   renew_own_record(now);
   gossip(now);

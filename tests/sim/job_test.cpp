@@ -91,6 +91,31 @@ TEST_CASE("a joiner hands on the job's document before the first state that name
   CHECK(state);
 }
 
+TEST_CASE("a member whose job is still on the way takes none from a stranger") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  cluster.add(with_model(schema, 0));
+  NodeOptions joiner = with_model(schema, 1);
+  joiner.seeds = {0};
+  joiner.knows_job = false;
+  joiner.start.clear();
+  (void)cluster.add_off(joiner);
+  NodeOptions stranger = with_model(schema, 2);
+  stranger.seeds = {1};
+  cluster.whole_disk(cluster.add_off(stranger)).job_document = "another";
+  cluster.network().way(0, 1) = cluster.network().way(1, 0) = {.latency = 1s};
+  cluster.power_on(1);
+  REQUIRE(cluster.run_until([&] { return cluster.disk(1).cluster != ClusterId{}; }, 30s));
+  REQUIRE(cluster.disk(1).job == JobHash{});
+  cluster.power_on(2);
+  cluster.run_for(500ms);
+  REQUIRE(cluster.disk(1).job == JobHash{});
+  CHECK(has_refusal(cluster.view(1), "no-job", true));
+  REQUIRE(cluster.run_until([&] { return cluster.disk(1).job != JobHash{}; }, 30s));
+  CHECK(cluster.disk(1).job == cluster.disk(0).job);
+  CHECK(cluster.disk(2).cluster == ClusterId{});
+}
+
 TEST_CASE(
     "a job's file comes whole although every session breaks on the way, and when its holder "
     "appears late") {

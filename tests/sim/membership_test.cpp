@@ -110,6 +110,20 @@ TEST_CASE("leave publishes, is durable over a restart, and join undoes it") {
   CHECK(cluster.node(2).leave(cluster.now())->code == "already-left");
 }
 
+TEST_CASE("a leave that SIGTERM interrupts holds over the restart") {
+  const Schema schema = schema_of({1000});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(5s);
+  REQUIRE_FALSE(cluster.node(2).leave(cluster.now()));
+  REQUIRE(cluster.node(2).phase() == Phase::leaving);
+  cluster.stop(2);
+  cluster.restart(2);
+  cluster.run_for(30s);
+  CHECK(cluster.node(2).phase() == Phase::left);
+  CHECK(member(cluster.view(0), cluster.id(2))->record.state == MemberState::left);
+}
+
 TEST_CASE("a node that left and starts from an old disk is known to have left") {
   const Schema schema = schema_of({1000});
   VirtualCluster cluster(schema);

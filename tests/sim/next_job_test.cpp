@@ -220,6 +220,43 @@ TEST_CASE(
   for (const std::size_t i : {0u, 1u, 3u}) CHECK(f.cluster.view(i).budget_samples == budget);
 }
 
+TEST_CASE(
+    "nor does its trainer hear of that job's samples and budget, where it knows the new job") {
+  Finished f(2);
+  f.cluster.act(0,
+                [](Node& node, Instant now) { REQUIRE_FALSE(node.extend_budget(32 * 900, now)); });
+  REQUIRE(f.cluster.run_until(
+      [&] {
+        return f.cluster.view(1).budget_samples > 2 * budget && all_in(f.cluster, Phase::finished);
+      },
+      300s));
+  REQUIRE_FALSE(f.cluster.node(1).leave(f.cluster.now()));
+  REQUIRE(f.cluster.run_until([&] { return f.cluster.node(1).phase() == Phase::left; }, 60s));
+  REQUIRE_FALSE(f.cluster.start_job(0, "second"));
+  REQUIRE(f.cluster.run_until([&] { return f.is_on(0, 2); }, 60s));
+  Samples others = 0, told = 0;
+  Hooks hooks;
+  hooks.effects = [&](std::size_t node, std::vector<Effect>& effects) {
+    if (node != 2) return;
+    for (const Effect& effect : effects) {
+      if (const auto* progress = std::get_if<ProgressEffect>(&effect))
+        others = std::max(others, progress->others_samples);
+      if (const auto* said = std::get_if<BudgetEffect>(&effect))
+        told = std::max(told, said->samples);
+    }
+  };
+  f.cluster.set_hooks(std::move(hooks));
+  NodeOptions late = short_job(f.schema, 2);
+  late.seeds = {1};  // which names the others
+  late.start.clear();
+  f.cluster.whole_disk(f.cluster.add_off(late)).job_document = "second";
+  f.cluster.power_on(2);
+  REQUIRE(f.cluster.run_until([&] { return f.is_on(2, 2); }, 60s));
+  f.cluster.run_for(2s);
+  CHECK(others < budget + budget / 2);
+  CHECK(told <= budget);
+}
+
 TEST_CASE("a job that is not finished, or is the present one, is not followed") {
   const Schema schema = schema_of({100});
   VirtualCluster cluster(schema);
