@@ -339,13 +339,6 @@ void NodeDriver::carry_out(JobEffect& effect) {
   prepare_training();
 }
 
-void NodeDriver::carry_out(FileReadEffect& effect) {
-  const bool ours = job_ && effect.file == job_->file;
-  const Bytes piece =
-      ours ? store_.files().read(effect.file, effect.offset, effect.bytes) : Bytes{};
-  node_->on_file_read(effect.session, effect.file, effect.offset, piece);
-}
-
 void NodeDriver::carry_out(BudgetEffect& effect) {
   training_->set_budget(effect.samples, effect.goes_on);
 }

@@ -108,6 +108,23 @@ void NodeDriver::prepare_training() {
       });
 }
 
+void NodeDriver::carry_out(FileReadEffect& effect) {
+  const auto read = std::make_shared<Bytes>();  // shared by the reader and its answer
+  const bool ours = job_ && effect.file == job_->file;
+  disk_.write(
+      "the job's file",
+      [files = store_.files(), asked = effect, ours, read]() -> std::optional<Error> {
+        if (ours) *read = files.read(asked.file, asked.offset, asked.bytes);
+        return std::nullopt;
+      },
+      [this, asked = effect, read](const std::optional<Error>&) {
+        if (stopping_) return;
+        (void)begin_event();
+        node_->on_file_read(asked.session, asked.file, asked.offset, *read);
+        after_event();
+      });
+}
+
 // At most a job's file waits here, job_file_bytes_max.
 void NodeDriver::carry_out(FilePieceEffect& effect) {
   const auto whole = std::make_shared<Result<bool>>(false);  // shared by the writer and its answer
