@@ -298,8 +298,8 @@ void NodeDriver::after_event() {
 }
 
 // In the order in which they come. Nothing that an effect starts calls back before it returns, so
-// no event and no effects of its own come between two of these; but reading a file asks the node
-// again, which brings more.
+// no event and no effects of its own come between two of these; but a job that has come is told to
+// the node again, which brings more.
 void NodeDriver::carry_out_effects() {
   GOSSIPD_ASSERT(!std::exchange(carrying_out_, true));
   for (std::vector<Effect> effects = node_->take_effects(); !effects.empty();

@@ -112,7 +112,7 @@ void NodeDriver::carry_out(FileReadEffect& effect) {
   const auto read = std::make_shared<Bytes>();  // shared by the reader and its answer
   const bool ours = job_ && effect.file == job_->file;
   disk_.write(
-      "the job's file",
+      "the job's file, which a joiner reads",
       [files = store_.files(), asked = effect, ours, read]() -> std::optional<Error> {
         if (ours) *read = files.read(asked.file, asked.offset, asked.bytes);
         return std::nullopt;

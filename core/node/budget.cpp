@@ -24,8 +24,7 @@ Samples Conductor::others_estimate(Instant now) const {
 }
 
 void Conductor::publish_progress(Instant now) {
-  // What was heard before this node has a cluster may be of a job before.
-  if (!source_.trainer_stands() || state_.cluster == ClusterId{}) return;
+  if (!source_.trainer_stands() || may_know_another_job()) return;
   if (const auto others = progress_.news_for_trainer(others_estimate(now)))
     emit(ProgressEffect{*others});
 }
@@ -73,7 +72,7 @@ void Conductor::set_budget(const Budget& budget, const std::string& why) {
                        " revision=" + std::to_string(budget.revision) + " why=" + log_quoted(why));
   persistence_.request();
   const bool goes_on = life_.is_at_end() && progress_.leaves_room(directory_.others_samples());
-  if (source_.trainer_stands() && state_.cluster != ClusterId{})
+  if (source_.trainer_stands() && !may_know_another_job())
     emit(BudgetEffect{progress_.in_force(), goes_on});
   if (!goes_on) return;
   final_.cancel();

@@ -262,6 +262,10 @@ class Conductor {
   [[nodiscard]] Samples others_estimate(Instant now) const;
   [[nodiscard]] bool most_have_finished() const;
   void settle_samples(Instant now);
+  // Before it has met its cluster, what it has heard of members may be of a job before.
+  [[nodiscard]] bool may_know_another_job() const {
+    return state_.cluster == ClusterId{} && job_.named_by != ClusterId{};
+  }
   void publish_progress(Instant now);
   void check_progress(Instant now);
   void set_budget(const Budget& budget, const std::string& why);

@@ -82,7 +82,7 @@ std::optional<Error> Conductor::check_hello(const Hello& hello) const {
       (state_.job == JobHash{} && hello.cluster == ClusterId{}))
     return Error{"no-job",
                  "the member does not know its cluster's job yet, so it cannot say whether the "
-                 "joiner has the same; it can in a moment, or ask another member"};
+                 "joiner has the same; it can once another member has told it"};
   if (hello.generation >= counter_max)
     return Error{"implausible", hello.name + " says that its cluster is at job " +
                                     std::to_string(hello.generation) + ", which cannot be"};
@@ -143,6 +143,11 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
       send_records(session, directory_.sample(named_when_refused, random_));
     }
     if (error->code == "left" && !we_left && session.outbound && session.probed == NodeId{}) return;
+    // The member refuses as well, and names others before it does.
+    if (error->code == "no-job" && state_.cluster != ClusterId{})
+      send_records(session, directory_.sample(named_when_refused, random_));
+    else if (error->code == "no-job" && hello.cluster != ClusterId{})
+      return;
     if (error->code == "newer-job" || error->code == "older-job")
       return on_other_generation(session, *error, now);
     return refuse(session, *error, now);
@@ -272,11 +277,14 @@ void Conductor::refuse(Session& session, Error reason, Instant now) {
   const bool quiet = reason.code == "duplicate" || reason.code == "self" || reason.code == "full" ||
                      reason.code == "cloned" ||
                      (reason.code == "both-joining" && dialer_.founding().is_wanted());
-  log(quiet ? Level::debug : Level::warning, "event=refuse peer=" + who(session) +
-                                                 " code=" + reason.code +
-                                                 " reason=" + log_quoted(reason.text));
+  const bool passes = reason.code == "no-job";  // mostly within a round trip
+  log(quiet    ? Level::debug
+      : passes ? Level::info
+               : Level::warning,
+      "event=refuse peer=" + who(session) + " code=" + reason.code +
+          " reason=" + log_quoted(reason.text));
   if (!quiet) note_refusal(true, who(session), reason, now);
-  if (session.outbound && reason.code != "duplicate") dialer_.on_refused(session.remote);
+  if (session.outbound && reason.code != "duplicate" && !passes) dialer_.on_refused(session.remote);
   send(session, Refuse{reason});
   close(session.id, "refused: " + reason.code, now, true);
 }

@@ -39,7 +39,7 @@ void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mod
   for (const SessionId id : established) send_ready(*peers_.find(id), now);
   for (const SessionId id : established)
     if (Session* session = peers_.find(id)) try_open(*session, now);
-  if (progress_.budget().revision > 0 && state_.cluster != ClusterId{})
+  if (progress_.budget().revision > 0 && !may_know_another_job())
     emit(BudgetEffect{progress_.in_force()});
   if (life_.is(Phase::left)) return;
   if (source_.is_missing())

@@ -212,14 +212,16 @@ void Conductor::handle_established(Session& session, const Control& message, Ins
 
 // By the peer.
 void Conductor::on_refused(Session& session, const Error& reason, Instant now) {
+  const bool passes = reason.code == "no-job";  // mostly within a round trip
   // A node with all its links is nothing that an operator need know of: it named others.
   if (reason.code != "duplicate" && reason.code != "self" && reason.code != "cloned" &&
       reason.code != "full") {
-    log(Level::warning, "event=refused-by peer=" + who(session) + " code=" + log_word(reason.code) +
-                            " reason=" + log_quoted(reason.text));
+    log(passes ? Level::info : Level::warning, "event=refused-by peer=" + who(session) +
+                                                   " code=" + log_word(reason.code) +
+                                                   " reason=" + log_quoted(reason.text));
     note_refusal(false, who(session), reason, now);
   }
-  if (session.outbound && reason.code != "duplicate") dialer_.on_refused(session.remote);
+  if (session.outbound && reason.code != "duplicate" && !passes) dialer_.on_refused(session.remote);
   close(session.id, "refused by the peer: " + reason.code, now, true);
 }
 

@@ -85,11 +85,14 @@ void add_node(Families& out, const StatusView& v) {
             "For so long the state, the keys or the job are being written; 0: nothing is",
             v.disk.writing_s);
   out.gauge("disk_write_seconds_max", "The longest such write so far", v.disk.slowest_s);
-  out.counter("disk_writes_total", "Writes of the state, the keys and the job",
+  out.counter("disk_writes_total",
+              "Writes of the state, the keys and the job, and reads of the job's file for joiners",
               number(v.disk.written), {{"result", "done"}});
-  out.counter("disk_writes_total", "Writes of the state, the keys and the job",
+  out.counter("disk_writes_total",
+              "Writes of the state, the keys and the job, and reads of the job's file for joiners",
               number(v.disk.failed), {{"result", "failed"}});
-  out.counter("disk_writes_total", "Writes of the state, the keys and the job",
+  out.counter("disk_writes_total",
+              "Writes of the state, the keys and the job, and reads of the job's file for joiners",
               number(v.disk.replaced), {{"result", "replaced"}});
   out.gauge("incarnation", "Raised at every start", number(n.incarnation));
 }

@@ -116,6 +116,32 @@ TEST_CASE("a member whose job is still on the way takes none from a stranger") {
   CHECK(cluster.disk(2).cluster == ClusterId{});
 }
 
+TEST_CASE("nor does one with the same job wait long, or for that member") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  cluster.add(with_model(schema, 0));
+  NodeOptions joiner = with_model(schema, 1);
+  joiner.seeds = {0};
+  joiner.knows_job = false;
+  joiner.start.clear();
+  (void)cluster.add_off(joiner);
+  NodeOptions late = with_model(schema, 2);
+  late.seeds = {1};
+  late.start.clear();
+  (void)cluster.add_off(late);
+  cluster.network().way(0, 1) = cluster.network().way(1, 0) = {.latency = 1s};
+  cluster.power_on(1);
+  REQUIRE(cluster.run_until([&] { return cluster.disk(1).cluster != ClusterId{}; }, 30s));
+  REQUIRE(cluster.disk(1).job == JobHash{});
+  cluster.power_on(2);
+  cluster.run_for(500ms);
+  CHECK(has_refusal(cluster.view(2), "no-job", false));
+  // the member has named the founder, which knows the job
+  CHECK(cluster.disk(2).cluster == cluster.disk(0).cluster);
+  cluster.kill(1);
+  REQUIRE(cluster.run_until([&] { return cluster.node(2).phase() == Phase::training; }, 20s));
+}
+
 TEST_CASE(
     "a job's file comes whole although every session breaks on the way, and when its holder "
     "appears late") {

@@ -229,18 +229,19 @@ def tuning_page(table, tried, found):
 
 
 def scenarios_of(table, tier):
-    """What a tier runs of each row, with the first values of its grid, as Lab.check() takes it."""
+    """What a tier may run of each row, as Lab.check() takes it."""
     scenarios = {}
     for row in table["rows"]:
         grid = row.get("tune", table.get("tune", {}))
-        first = [f"{key}={values[0]}" for key, values in grid.items()]
-        own = tier.get("set", []) + row.get("set", [])
-        where = f"{table['path'].name}, row '{row['name']}'"
-        reported = own + row.get("report", []) + first + tier.get("last", [])
-        scenarios[where] = (table["path"], reported)
-        if first and "tune_set" in tier:
-            tuning = tier.get("set", []) + tier["tune_set"] + row.get("set", []) + first
-            scenarios[where + ", tuning"] = (table["path"], tuning)
+        for values in itertools.product(*grid.values()):
+            value = [f"{key}={value}" for key, value in zip(grid, values)]
+            where = f"{table['path'].name}, row '{row['name']}' {' '.join(value)}".rstrip()
+            own = tier.get("set", []) + row.get("set", [])
+            reported = own + row.get("report", []) + value + tier.get("last", [])
+            scenarios[where] = (table["path"], reported)
+            if value and "tune_set" in tier:
+                tuning = tier.get("set", []) + tier["tune_set"] + row.get("set", []) + value
+                scenarios[where + ", tuning"] = (table["path"], tuning)
     return scenarios
 
 
