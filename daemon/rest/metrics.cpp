@@ -94,7 +94,8 @@ void add_node(Families& out, const StatusView& v) {
   out.counter("disk_writes_total",
               "Writes of the state, the keys and the job, and reads of the job's file for joiners",
               number(v.disk.replaced), {{"result", "replaced"}});
-  out.gauge("incarnation", "Raised at every start", number(n.incarnation));
+  out.gauge("incarnation", "Raised at every start and to refute a suspicion",
+            number(n.incarnation));
 }
 
 void add_training(Families& out, const StatusView& v) {

@@ -243,8 +243,11 @@ HttpResponse keys_changed(const DaemonPort& port, const std::optional<Error>& er
   if (is_of_disk(*error))
     return problem(500, error->code, "The keys are as they were", error->text,
                    disk_hint(*error) + ", then try again");
+  const bool unread = error->code == "key-read" || error->code == "key-missing";
   return problem(409, error->code, "The keys are as they were", error->text,
-                 "gossipctl key list shows them");
+                 unread ? "the file must be readable by the user that gossipd runs as, on its "
+                          "machine; a service has a /tmp of its own"
+                        : "gossipctl key list shows them");
 }
 
 void install_key(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {

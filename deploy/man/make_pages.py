@@ -53,6 +53,7 @@ PAGES = {
             " also a key of the node file (--config, or GOSSIPD_CONFIG), a variable"
             " (GOSSIPD_EXCHANGE_CODEC for exchange.codec) and --set KEY=VALUE.",
         ],
+        "modes": ["init"],
         "files": [
             ("/var/lib/gossipd", "state of a node that runs as root: identity, job, key, models"),
             ("~/.local/state/gossipd", "the same of another user"),
@@ -159,6 +160,12 @@ def items(entries, flag=False):
     return lines + [".El"]
 
 
+def untyped(name):
+    """FILE of "FILE TEXT REQUIRED", FILE=x of "FILE TEXT=x", SHELL {a,b} of "SHELL TEXT:{a,b}"."""
+    name = re.sub(r" (TEXT|UINT):", " ", name)
+    return re.sub(r" (TEXT|UINT|REQUIRED)\b", "", name)
+
+
 def commands(program, path=()):
     """A subsection for each command, those within it after it."""
     lines = []
@@ -168,10 +175,7 @@ def commands(program, path=()):
         wanted = " ".join(entry[0].split()[0] for entry in parts.get("Positionals", []))
         lines += [f".Ss {' '.join(here)} {wanted}".rstrip(), escape(meaning) + "."]
         options = [e for e in parts.get("Options", []) if not e[0].startswith("-h,")]
-        entries = [
-            [re.sub(r" (TEXT|UINT)\b.*", "", name), text]
-            for name, text in parts.get("Positionals", [])
-        ]
+        entries = [[untyped(name), text] for name, text in parts.get("Positionals", [])]
         if entries + options:
             lines += items(entries + options)
         lines += commands(program, here)
@@ -198,6 +202,9 @@ def page(name, program):
     lines += [".Sh OPTIONS"] + items(top["Options"])
     if "Subcommands" in top:
         lines += [".Sh COMMANDS"] + commands(program)
+    for mode in about.get("modes", []):
+        options = sections(help_of(program, mode))["Options"]
+        lines += [f".Sh OPTIONS OF {mode.upper()}"] + items(options)
     if about["files"]:
         lines += [".Sh FILES"] + items(about["files"])
     lines += [".Sh EXIT STATUS"] + items(about["exit"])

@@ -165,6 +165,9 @@ class ManPages(unittest.TestCase):
                     self.assertIn(option.split(",")[-1], shown)
             with open(os.path.join(directory, "gossipctl.1"), encoding="utf-8") as file:
                 text = file.read()
+            self.assertIn("{bash,zsh,fish}=bash", text)
+            with open(os.path.join(directory, "gossipd.1"), encoding="utf-8") as file:
+                self.assertIn("\\-\\-model FILE", file.read())  # of gossipd init
             for path in all_commands():
                 self.assertRegex(text, rf"(?m)^\.Ss {' '.join(path)}\b")
 

@@ -416,8 +416,8 @@ ExitCode generate_key(Console& console, const std::string& file) {
   if (const auto error = write_cluster_key(file, *key))
     return fail(console, {ExitCode::failed, error->text, "", ""});
   print_path(console, "file", file);
-  console.err << "a new cluster key; start every node of the cluster with --key-file " << file
-              << '\n';
+  console.err << "a new cluster key; a new cluster: start every node with --key-file " << file
+              << ". One that runs: gossipctl key install " << file << " on every box\n";
   return ExitCode::ok;
 }
 

@@ -94,8 +94,8 @@ class Rows:
         return bound95 if count > 1 else float("inf")
 
     def above(self, name, *bases, by=0.0, figure="accuracy"):
-        """Whether the accuracy (or train_loss) of `name` is above all of `bases` (the first row) by `by` (negative:
-        is at most so much below them); None where these seeds do not decide it."""
+        """Whether the accuracy (or train_loss) of `name` is above all of `bases` (the first row) by
+        `by` (negative: is at most so much below them); None where these seeds do not decide it."""
         pairs = [self.paired(name, base, figure) for base in bases or (self.first,)]
         return decided([(mean - by, bound, count) for mean, bound, count in pairs])
 

@@ -452,7 +452,7 @@ def main(arguments: Sequence[str]) -> int:
                 f"gossipd run: the daemon ended with exit code {code}{daemon.last_words()}",
                 file=sys.stderr,
             )
-            return code or 1
+            return code
         code = train(daemon, command)
         return code
     except KeyboardInterrupt:
