@@ -271,7 +271,7 @@ while open(os.path.join(state, "lives")).read().count("\\n") < 2:
     assert len(lives(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("code", [1, 78])
+@pytest.mark.parametrize("code", [0, 1, 78])
 def test_a_daemon_that_refuses_to_start_ends_it_with_its_code(launch, tmp_path, code):
     process = launch("--ends-with", str(code), *script("print('never')"))
     out, err = process.communicate(timeout=60)
