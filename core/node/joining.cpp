@@ -99,7 +99,7 @@ bool Conductor::has_hardly_begun() const {
   constexpr Samples share = 10;  // of the budget, its inverse
   const Samples budget = progress_.in_force();
   const bool near = budget == 0 || progress_.own() + directory_.others_samples() < budget / share;
-  return near && (life_.is(Phase::training) || (needs_model() && !life_.is(Phase::broken)));
+  return near && (life_.is(Phase::training) || source_.is_missing());
 }
 
 void Conductor::order_blocks(NodeId of, Ready& ready, Instant now) const {

@@ -40,6 +40,7 @@ std::optional<ModelSource::Assembled> ModelSource::assemble(const ModelAssembly:
 }
 
 void ModelSource::on_broken(const StepGuard& guard, Instant snapshot_at) {
+  broken_ = true;
   if (guard.jumps_in_a_row() == 0) return;
   if (guard.believed() > recovered_after) rests_.forget();
   rest_until_ = snapshot_at + rests_.fail();
@@ -61,6 +62,7 @@ void ModelSource::adopted() {
   state_ = State::held;
   assembly_.clear();
   checkpoint_asked_ = false;
+  broken_ = false;
 }
 
 }  // namespace gossipd

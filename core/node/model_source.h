@@ -71,6 +71,9 @@ class ModelSource {
   // ---- broken ----
   // The model broke, by what `guard` saw, at `snapshot_at`.
   void on_broken(const StepGuard& guard, Instant snapshot_at);
+  // Also of a node that has left and come back since.
+  [[nodiscard]] bool is_broken() const { return broken_; }
+  void ask_for_checkpoint_again() { checkpoint_asked_ = false; }
   // True, once: nobody can be asked, so the checkpoint is to be read.
   [[nodiscard]] bool wants_checkpoint(std::size_t open_links, Instant now);
   // False: the checkpoint is of no use, and the copies are as they were.
@@ -89,6 +92,7 @@ class ModelSource {
   Backoff rests_{rest_min, rest_doublings_max};
   Instant rest_until_{};           // no neighbour's model is taken before
   bool checkpoint_asked_ = false;  // since the model was last sound
+  bool broken_ = false;
 };
 
 }  // namespace gossipd

@@ -43,6 +43,11 @@ void Conductor::enter_training(const std::string& why, Instant now) {
 
 void Conductor::begin_training(Instant now) {
   GOSSIPD_ASSERT(source_.has_model());
+  if (source_.is_broken()) {
+    source_.ask_for_checkpoint_again();  // an answer may have come while it was out
+    set_phase(Phase::broken, "its model was no longer sound when it left");
+    return;
+  }
   weight_.join(round_.last().step, round_.taken(), directory_.entries().size() <= 1);
   enter_training(peers_.established() > 0 ? "linked to the cluster" : "alone", now);
   check_progress(now);

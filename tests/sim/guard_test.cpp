@@ -248,6 +248,22 @@ TEST_CASE("a joiner is told that the only neighbour's training is broken") {
       [&] { return cluster.view(1).waiting_for.find("is broken") != std::string::npos; }, 10s));
 }
 
+TEST_CASE("a broken node that leaves and joins again is broken still") {
+  const Schema schema = schema_of({600});
+  VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
+    x[3] = std::numeric_limits<float>::quiet_NaN();
+  });
+  cluster.add(with_model(schema, 0));
+  REQUIRE(cluster.run_until([&] { return cluster.node(0).phase() == Phase::broken; }, 120s));
+  const std::size_t trained = times_logged(cluster, 0, "from=joining to=training");
+  REQUIRE_FALSE(cluster.node(0).leave(cluster.now()));
+  REQUIRE(cluster.run_until([&] { return cluster.node(0).phase() == Phase::left; }, 30s));
+  REQUIRE_FALSE(cluster.node(0).join({}, cluster.now()));
+  cluster.run_for(30s);
+  CHECK(cluster.node(0).phase() == Phase::broken);
+  CHECK(times_logged(cluster, 0, "from=joining to=training") == trained);
+}
+
 TEST_CASE("a weight that no minibatch can have is refused as a bad gain") {
   Training training(nothing);
   training.cluster.run_for(3s);
