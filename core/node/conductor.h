@@ -272,7 +272,9 @@ class Conductor {
   void hear_budget(const Budget& budget, const std::string& name, NodeId said_by, Instant now);
 
   // joining.cpp
-  [[nodiscard]] bool needs_model() const { return source_.is_missing() || source_.is_broken(); }
+  [[nodiscard]] bool needs_model() const {
+    return source_.is_missing() || (source_.is_broken() && !life_.is_going());
+  }
   [[nodiscard]] ModelAssembly::Links open_links_by_peer() const;
   [[nodiscard]] bool has_hardly_begun() const;
   void order_blocks(NodeId of, Ready& ready, Instant now) const;

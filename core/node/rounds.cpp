@@ -117,7 +117,8 @@ void Conductor::log_taken_back(const std::string& what) {
 void Conductor::own_model_broken(const std::string& where, Instant now) {
   // A leaving node publishes nothing more but still completes its leave.
   if (set_phase(Phase::broken,
-                where + "; nothing is published until a neighbour's model has been taken"))
+                where + "; nothing is published until a neighbour's model has been taken") ||
+      life_.is(Phase::leaving))
     source_.on_broken(round_.own_steps().guard(), round_.snapshot_at());
   if (const std::string trouble = round_.trouble(); !trouble.empty())
     log(Level::warning, "event=model-broken hint=" + log_quoted(trouble));
