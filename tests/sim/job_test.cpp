@@ -23,6 +23,24 @@ NodeOptions short_job(const Schema& schema, std::size_t index) {
   return options;
 }
 
+// Node 1 belongs to node 0's cluster and does not have its job yet.
+struct JobOnTheWay {
+  JobOnTheWay() {
+    cluster.add(with_model(schema, 0));
+    NodeOptions joiner = with_model(schema, 1);
+    joiner.seeds = {0};
+    joiner.knows_job = false;
+    joiner.start.clear();
+    (void)cluster.add_off(joiner);
+    cluster.network().way(0, 1) = cluster.network().way(1, 0) = {.latency = 1s};
+    cluster.power_on(1);
+    REQUIRE(cluster.run_until([&] { return cluster.disk(1).cluster != ClusterId{}; }, 30s));
+    REQUIRE(cluster.disk(1).job == JobHash{});
+  }
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster{schema};
+};
+
 // Four members, of which the last has no file.
 struct Sharers {
   Sharers() {
@@ -92,21 +110,11 @@ TEST_CASE("a joiner hands on the job's document before the first state that name
 }
 
 TEST_CASE("a member whose job is still on the way takes none from a stranger") {
-  const Schema schema = schema_of({100});
-  VirtualCluster cluster(schema);
-  cluster.add(with_model(schema, 0));
-  NodeOptions joiner = with_model(schema, 1);
-  joiner.seeds = {0};
-  joiner.knows_job = false;
-  joiner.start.clear();
-  (void)cluster.add_off(joiner);
-  NodeOptions stranger = with_model(schema, 2);
+  JobOnTheWay f;
+  VirtualCluster& cluster = f.cluster;
+  NodeOptions stranger = with_model(f.schema, 2);
   stranger.seeds = {1};
   cluster.whole_disk(cluster.add_off(stranger)).job_document = "another";
-  cluster.network().way(0, 1) = cluster.network().way(1, 0) = {.latency = 1s};
-  cluster.power_on(1);
-  REQUIRE(cluster.run_until([&] { return cluster.disk(1).cluster != ClusterId{}; }, 30s));
-  REQUIRE(cluster.disk(1).job == JobHash{});
   cluster.power_on(2);
   cluster.run_for(500ms);
   REQUIRE(cluster.disk(1).job == JobHash{});
@@ -117,22 +125,12 @@ TEST_CASE("a member whose job is still on the way takes none from a stranger") {
 }
 
 TEST_CASE("nor does one with the same job wait long, or for that member") {
-  const Schema schema = schema_of({100});
-  VirtualCluster cluster(schema);
-  cluster.add(with_model(schema, 0));
-  NodeOptions joiner = with_model(schema, 1);
-  joiner.seeds = {0};
-  joiner.knows_job = false;
-  joiner.start.clear();
-  (void)cluster.add_off(joiner);
-  NodeOptions late = with_model(schema, 2);
+  JobOnTheWay f;
+  VirtualCluster& cluster = f.cluster;
+  NodeOptions late = with_model(f.schema, 2);
   late.seeds = {1};
   late.start.clear();
   (void)cluster.add_off(late);
-  cluster.network().way(0, 1) = cluster.network().way(1, 0) = {.latency = 1s};
-  cluster.power_on(1);
-  REQUIRE(cluster.run_until([&] { return cluster.disk(1).cluster != ClusterId{}; }, 30s));
-  REQUIRE(cluster.disk(1).job == JobHash{});
   cluster.power_on(2);
   cluster.run_for(500ms);
   CHECK(has_refusal(cluster.view(2), "no-job", false));

@@ -98,6 +98,24 @@ def seeds_of(text):
     return {s for a, _, b in spans for s in range(int(a), int(b or a) + 1)}
 
 
+def values_of(grid):
+    """All combinations of a grid's values, as settings."""
+    for values in itertools.product(*grid.values()):
+        yield [f"{key}={value}" for key, value in zip(grid, values)]
+
+
+def tuning_settings(tier, row, values):
+    return tier.get("set", []) + tier.get("tune_set", []) + row.get("set", []) + values
+
+
+def own_settings(row, values):
+    return row.get("set", []) + row.get("report", []) + values
+
+
+def reported_settings(tier, row, values):
+    return tier.get("set", []) + own_settings(row, values) + tier.get("last", [])
+
+
 def tuned(lab, table, row, tier, out, log):
     """The settings that did best on the tuning seeds, or the published ones; and all that were
     tried, with their accuracy."""
@@ -108,19 +126,14 @@ def tuned(lab, table, row, tier, out, log):
     if not seeds:
         return table["tuned"].get(row["name"], []), []
     tried = []
-    for values in itertools.product(*grid.values()):
-        extra = [f"{key}={value}" for key, value in zip(grid, values)]
+    for extra in values_of(grid):
         name = f"{row['name']} [{', '.join(extra)}]"
         log(f"tuning {name}")
         runs = lab.run(
             table["path"],
             seeds,
             out,
-            tier.get("set", [])
-            + tier.get("tune_set", [])
-            + row.get("set", [])
-            + extra
-            + [f"name={name}"],
+            tuning_settings(tier, row, extra) + [f"name={name}"],
         )
         # One that was stopped says nothing of where it would have ended.
         known = all(run["finished"] for run in runs)
@@ -233,15 +246,11 @@ def scenarios_of(table, tier):
     scenarios = {}
     for row in table["rows"]:
         grid = row.get("tune", table.get("tune", {}))
-        for values in itertools.product(*grid.values()):
-            value = [f"{key}={value}" for key, value in zip(grid, values)]
-            where = f"{table['path'].name}, row '{row['name']}' {' '.join(value)}".rstrip()
-            own = tier.get("set", []) + row.get("set", [])
-            reported = own + row.get("report", []) + value + tier.get("last", [])
-            scenarios[where] = (table["path"], reported)
-            if value and "tune_set" in tier:
-                tuning = tier.get("set", []) + tier["tune_set"] + row.get("set", []) + value
-                scenarios[where + ", tuning"] = (table["path"], tuning)
+        for values in values_of(grid):
+            where = f"{table['path'].name}, row '{row['name']}' {' '.join(values)}".rstrip()
+            scenarios[where] = (table["path"], reported_settings(tier, row, values))
+            if values and "tune_set" in tier:
+                scenarios[where + ", tuning"] = (table["path"], tuning_settings(tier, row, values))
     return scenarios
 
 
@@ -272,14 +281,14 @@ def run_table(lab, path, tier_name, out, as_tuned):
             found[name], tried[name] = found[row["tuned_as"]], []
         else:
             found[name], tried[name] = tuned(lab, table, row, tier, tuning, log)
-        settings = chosen[name] = row.get("set", []) + row.get("report", []) + found[name]
+        chosen[name] = own_settings(row, found[name])
         log(name)
         seeds = row.get("seeds", {}).get(tier_name, tier["seeds"])
         runs += lab.run(
             table["path"],
             seeds,
             results,
-            tier.get("set", []) + settings + tier.get("last", []) + [f"name={name}"],
+            reported_settings(tier, row, found[name]) + [f"name={name}"],
         )
     results = results.with_suffix(".reported.jsonl")
     write_results(results, runs)
